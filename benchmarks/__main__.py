@@ -73,7 +73,7 @@ class Times:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Our loop beside the hand-written one.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Our loop and a hand-written one.")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per job (default: 5)")
     parser.add_argument("--only", nargs="*", help="jobs, as CASE or CASE/MODE")
     parser.add_argument("--write", action="store_true", help=f"put the table into {REPORT.name}")

@@ -1,4 +1,4 @@
-"""`make bench-gpu`: our step beside the hand-written one on one GPU, in one run; where there is none, one line says so.
+"""`make bench-gpu`: our step and a hand-written one on one GPU, in one run; without a GPU, one line says so.
 
     python -m benchmarks.gpu [--rounds 2] [--seconds 400] [--only JOB ...] [--write]
 
@@ -39,7 +39,7 @@ Result = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Our step beside a hand-written one.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Our step and a hand-written one.")
     parser.add_argument("--rounds", type=int, default=1 if TINY else 2, help="turns of both sides (default: 2)")
     parser.add_argument("--seconds", type=float, default=BUDGET_S, help="then nothing new is begun (default: 400)")
     parser.add_argument("--only", nargs="*", help="jobs by name")

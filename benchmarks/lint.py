@@ -1,4 +1,4 @@
-"""How long lint takes beside the imports that it rests on: medians of interleaved rounds, and of their ratios.
+"""How long lint takes compared with the imports that it rests on: medians of interleaved rounds, and of their ratios.
 
     python -m benchmarks.lint [--rounds 7] [--check]
 
@@ -25,11 +25,11 @@ from benchmarks.lint_recipes import GPT, long_recipe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`words`: of the command; `beside`: the Python statement whose time is the measure; `aim`: the largest ratio."""
+    """`words`: of the command; `statement`: Python code to compare its time with; `aim`: the largest ratio."""
 
     name: str
     words: tuple[str, ...]
-    beside: str
+    statement: str
     aim: float
 
 
@@ -40,7 +40,7 @@ JOBS = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lint", description="Lint beside bare imports.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lint", description="Lint compared with bare imports.")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds per job (default: 7)")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a ratio is over its aim")
     args = parser.parse_args()
@@ -68,7 +68,7 @@ def measure(job: Job, rounds: int, folder: Path) -> tuple[float, float, float]:
     pairs = []
     for _ in range(rounds + 1):
         lint_s = timed([sys.executable, "-m", "declarative_train", *job.words], folder)
-        pairs.append((lint_s, timed([sys.executable, "-c", job.beside], folder)))
+        pairs.append((lint_s, timed([sys.executable, "-c", job.statement], folder)))
     pairs = pairs[1:]
     lints, imports = zip(*pairs, strict=True)
     return median(lints), median(imports), median(lint_s / import_s for lint_s, import_s in pairs)

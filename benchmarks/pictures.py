@@ -1,8 +1,8 @@
-"""Pictures a second: a recipe's loader beside torch's DataLoader over a dataset by hand, in one run, interleaved.
+"""Images a second: a recipe's loader and torch's DataLoader over a hand-written dataset, in one run, interleaved.
 
     python -m benchmarks.pictures [--rounds 5] [--workers 0 1 2] [--write]
 
-By hand is a dataset of some lines, and beside it torchvision's ImageFolder with its transforms. All decode the same
+The hand-written one is a dataset of some lines; the other, torchvision's ImageFolder. All decode the same
 JPEG files with Pillow and do the same to them (random resized crop to 224, flip, normalisation), in batches of 32 and
 by as many loader processes. A round reads the set once, after the loaders are up: what starts them is not counted.
 """

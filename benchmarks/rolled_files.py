@@ -1,4 +1,4 @@
-"""Wide tables, text and tar archives that roll, each beside a loop that reads the file in order.
+"""Wide tables, text and tar archives that roll, each compared with a loop that reads the file in order.
 
 For `benchmarks.tables`. The wide table is a Parquet file of 100,000 rows of 512 float32 in one column and a class (205
 MB), in row groups of 2,500; in order: pyarrow's row groups one after the other, cut into batches.

@@ -1,4 +1,4 @@
-"""Tokens a second: a recipe's windows and packed samples beside a plain loop over a memory map, interleaved.
+"""Tokens a second: a recipe's windows and packed samples compared with a plain loop over a memory map, interleaved.
 
     python -m benchmarks.texts [--rounds 5] [--write]
 

@@ -1,4 +1,4 @@
-"""torchvision beside a torch without CUDA, for the tests.
+"""torchvision next to a torch without CUDA, for the tests.
 
 The registry has torchvision for Linux as a CUDA build alone. Beside a CPU build of torch its compiled operators do not
 load, and its import ends with "operator torchvision::nms does not exist", also for those (timm, transformers) who use

@@ -32,7 +32,7 @@ from tests.mutations import mutated
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 SEEDS = [*sorted(SHIPPED.rglob("*.yaml")), *sorted((CASES / "ok").glob("*.yaml")), *sorted(CASES.glob("*.yaml"))]
-SLOWEST_S = 6.0  # of a lint, on a slow machine with other work beside it
+SLOWEST_S = 6.0  # of a lint, on a slow machine with other work next to it
 MOST_PARAMETERS = 3_000_000  # of a model that is trained here
 MOST_VALUES = 20_000_000  # of a batch's edges: samples x numbers
 MOST_RANKS = 4

@@ -1,7 +1,7 @@
 """The package as a house: how many files, lines, functions, how deep its imports go, and who asks for a mode.
 
 python -m tests.house                          the working tree
-python -m tests.house REV [REV...]             and commits beside it
+python -m tests.house REV [REV...]             and commits compared with it
 python -m tests.house --of BASE [REV...]       like for like: only the files that hold what the package at BASE held
 
 A file counts under `--of BASE` if at least half of its lines (blank ones left out) stand somewhere in the package at
@@ -195,7 +195,7 @@ def table(houses: Mapping[str, Mapping[str, str]]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.house", description="The package in figures.")
-    parser.add_argument("revs", nargs="*", metavar="REV", help="commits beside the working tree")
+    parser.add_argument("revs", nargs="*", metavar="REV", help="commits to compare the working tree with")
     parser.add_argument("--of", metavar="BASE", help="only files that hold what the package at BASE held")
     options = parser.parse_args(words)
     houses = {**{rev: at_commit(rev) for rev in options.revs}, "now": working_tree()}

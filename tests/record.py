@@ -19,7 +19,7 @@ class Lines:
     path: Path
 
     def append(self, line: dict[str, Any]) -> None:
-        """`line` has a `name`. The commit of the package is written beside it."""
+        """`line` has a `name`. The commit of the package is written next to it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         is_cut_short = self.path.exists() and not self.path.read_text(encoding="utf-8").endswith("\n")
         with self.path.open("a", encoding="utf-8") as file:

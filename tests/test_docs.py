@@ -162,7 +162,9 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
 REACHED = {"images.md": ("pictures", "validation/accuracy", 0.95)}  # what a page says of its run, and a little less
 RUN = [
     pytest.param(
-        page, id=page.name, marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep|fits) ", page.read_text()) else []
+        page,
+        id=page.name,
+        marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep|fits) ", page.read_text()) else [],
     )
     for page in PAGES
     if any(block.page == page and (block.runs or block.file) for block in ALL)
@@ -174,7 +176,7 @@ RUN = [
 def test_what_a_page_shows_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In an empty folder beside the recipes, from top to bottom; each command ends with 0."""
+    """In an empty folder next to the recipes, from top to bottom; each command ends with 0."""
     for name in ("recipes", "LICENSE", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)

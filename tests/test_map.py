@@ -106,7 +106,7 @@ def test_the_table_of_packages_has_the_order_of_the_imports() -> None:
     assert tuple(re.findall(r"^\| `(\w+)/` \|", ARCHITECTURE, re.M)) == ROOMS
 
 
-ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each word says its axes
+ASKS_FOR_A_MODE = {  # next to recipe/sections/parallelism.py, where each word says its axes
     "planner/auto/candidates.py": "makes every mode that `auto` compares",
     "planner/estimate/shortened.py": "the same model on one device",
     "plan/layout.py": "the word that is shown to the user",

@@ -166,7 +166,7 @@ def test_the_gallery_can_be_run_in_every_mode(path: Path, mode: str, capsys: pyt
     [pytest.param(path, marks=pytest.mark.long, id=path.stem) for path in GALLERY],
 )
 def test_the_gallery_learns_what_its_stories_say(path: Path, tmp_path: Path) -> None:
-    """Every figure of a line such as `Expect: validation/mse below 11`, which the story holds beside a baseline."""
+    """Every figure of a line such as `Expect: validation/mse below 11`, which the story holds next to a baseline."""
     expected = re.sub(r"\n#\s*", " ", story(path).partition("Expect:")[2])
     wanted = re.findall(r"(validation/[\w/]+)[ a-z]*? (above|below) (\d+(?:\.\d+)?)", expected)
     assert wanted

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def classes_in_onnxruntime(exported: Path) -> list[str]:
-    """By the loading code that lies beside the model, and the names of its `preprocessing.json`."""
+    """By the loading code that lies next to the model, and the names of its `preprocessing.json`."""
     loaded = runpy.run_path(str(exported / "load.py"))
     frame = pd.read_csv(NEW)
     scores = next(iter(loaded["predict"](loaded["rows_of"](frame)).values()))

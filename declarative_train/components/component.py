@@ -56,7 +56,7 @@ class Component(BaseModel):
 
 
 def recipe_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the keys that a recipe may write for a model, each with the name of its field."""
+    """Return the keys that a recipe may write for a model -> the name of the model's field."""
     internal = getattr(model, "internal", ())
     return {field.alias or name: name for name, field in model.model_fields.items() if name not in internal}
 
@@ -71,8 +71,8 @@ class Keys(BaseModel):
 
 
 class Port(NamedTuple):
-    """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port may be
-    so."""
+    """Named input of a layer. `variadic`: it takes any number of tensors, called `NAME.0`, `NAME.1`, ...; only the last
+    port may be variadic."""
 
     name: str
     optional: bool = False
@@ -80,11 +80,11 @@ class Port(NamedTuple):
 
 
 class ShapeError(NamedTuple):
-    """Reason why a component does not take these inputs: a sentence in the recipe's words.
+    """Why a component does not accept these inputs: a sentence in the recipe's words.
 
-    `port` or `field` (dotted for nested fields) is the value that the caret is put under; `help` is one hint.
-    `is_warning`: torch takes it, but it is probably not intended. `lacks_key`: the recipe lacks a key, whatever values
-    occur in the data.
+    `port` or `field` (dotted for nested fields): the value that the caret is put under. `help`: one hint. `is_warning`:
+    torch accepts it, but it is probably not intended. `lacks_key`: the recipe lacks a key, whatever values occur in the
+    data.
     """
 
     message: str
@@ -96,8 +96,8 @@ class ShapeError(NamedTuple):
 
 
 class TextEncoder(NamedTuple):
-    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
-    hides padding."""
+    """Inputs of a layer that encodes texts: `ports` take texts (messages suggest the last one), `mask` hides
+    padding."""
 
     kind: str
     ports: tuple[str, ...]
@@ -118,15 +118,15 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the ports of a node that binds these names. The first port is fed by the node above."""
+        """Return the inputs of a node that connects the inputs `named`. The node above feeds the first one."""
         return cls.ports
 
     @classmethod
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return a node's fields with those that its files define, and what is wrong with them; `resolve` makes a path
-        of the recipe absolute."""
+        """Return a node's keys with those that its files define, and errors. `resolve` makes a path of the recipe
+        absolute."""
         return fields, []
 
     @property
@@ -136,15 +136,16 @@ class Layer(Component, ABC):
 
     @classmethod
     def describe_data(cls, data: Mapping[str, object]) -> str:
-        """Return what the table of a plan calls a node with this data."""
+        """Return the word for a node with this data in the table of a plan."""
         return str(data["type"])
 
     def find_text_ports(self) -> "TextEncoder | None":
-        """Return its ports for texts, if it reads padding unless a mask hides it. Called when `check` found nothing."""
+        """Return the layer's inputs for texts, if it treats padding as text unless a mask hides it; else None. Call it
+        only if `check` found nothing."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
-        """Return why it cannot take these inputs (shapes and dtypes), or None."""
+        """Return why the layer cannot take these inputs (shapes and dtypes), or None."""
         return None
 
     @abstractmethod
@@ -161,17 +162,17 @@ class Layer(Component, ABC):
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
-        """Return the paths of the parts of its module that are gathered, recomputed and compiled one by one."""
+        """Return the paths of the parts of the layer's module that are gathered, recomputed and compiled one by one."""
         return ()
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return the layer with the sizes written out that it reads from the values of these inputs. Later calls are
-        then checked against these sizes."""
+        """Return the layer with sizes written out that it otherwise takes from the values of these inputs. A later
+        `check` compares with these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return the start values of a parameter (its name in the module) for which the recipe has none: torch's own
-        distribution. Raises LookupError for an unknown name."""
+        """Return the init of a parameter (its name in the module) if the recipe sets none: torch's own distribution.
+        Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
@@ -180,8 +181,8 @@ class Layer(Component, ABC):
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Return the matrix products of its forward, for estimates and utilisation; none for a look-up, a norm or an
-        element-wise operation. A test compares every layer with torch's flop counter."""
+        """Return the matrix products of a forward, for estimates and utilisation; none for look-ups, norms and
+        element-wise operations. A test compares every layer with torch's flop counter."""
         return ()
 
 
@@ -243,16 +244,16 @@ class Loss(Component, ABC):
 
     def balance(self, tally: "np.ndarray") -> "Loss":
         """Return the same term with numbers in place of `balanced`. Raises ValueError with the reason, in the recipe's
-        words, when these rows cannot be balanced."""
+        words, if these counts cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-        """Return why it cannot take these tensors, or None. Losses never broadcast: shapes must agree (class dimension
-        aside). `ShapeError.port` is input, target or mask."""
+        """Return why the loss cannot take these tensors, or None. Losses never broadcast: shapes must agree (class
+        dimension aside). `ShapeError.port` is input, target or mask."""
         return None
 
     def takes_parts_of(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether a rank can have the scores of some classes only: its module has a method `divide`."""
+        """Return whether each rank may have the scores of some classes only: then its module has a method `divide`."""
         return False
 
     @abstractmethod
@@ -301,7 +302,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs that a metric is computed from. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
+    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index`: those of the loss that it belongs to
+    (`of`)."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -347,21 +349,20 @@ class Optimizer(Component, ABC):
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Return why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices,
-        or None. `num_shards`: the number of ranks that each hold a part, cut along the first dimension."""
+        """Return why the optimizer cannot update these parameters (name -> shape), such as a vector given to a rule for
+        matrices, or None. `num_shards`: the number of ranks that each hold a part, cut along the first dimension."""
         return None
 
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
-        """Return torch's own object over param groups `{params, lr, weight_decay}`; fused where the device supports
-        it."""
+        """Return torch's optimizer for the groups `{params, lr, weight_decay}`; fused where the device supports it."""
 
     @abstractmethod
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of its state tensors for a parameter; step counters are not counted."""
+        """Return the number of elements of optimizer state for a parameter of this shape, without step counters."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return its fields as keywords of torch's object."""
+        """Return the keys as keyword arguments of torch's optimizer."""
         return self.model_dump(exclude={"type"})
 
 
@@ -370,8 +371,8 @@ class LrSchedule(Component, ABC):
 
     @abstractmethod
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the factor for optimizer step `step` (the first step is 0) of `num_steps`, of which the first
-        `num_warmup_steps` are warm-up. Pure; no torch."""
+        """Return the factor on lr in optimizer step `step` (from 0) of `num_steps`, of which the first
+        `num_warmup_steps` are warm-up. It is a pure function without torch."""
 
     def resolve(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
         """Return the same schedule with every duration among its fields in steps; only such a schedule has a `factor`.
@@ -398,14 +399,11 @@ class Init(Component, ABC):
 
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
-        """Write the start values in place, on any device; `draws` alone decides the random ones.
-
-        `tensor` holds rows of the parameter, from `draws.first_row` on; `draws.shape` is the shape of the whole
-        parameter.
-        """
+        """Write the initial values into `tensor` in place, on any device. Random ones come from `draws` alone. `tensor`
+        may be only some rows of the parameter, from `draws.first_row` on; `draws.shape` is the whole shape."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return all values for the layer at `path`, in a run with this seed."""
+        """Return all initial values, for inits that a layer's code defines (`of_layer`). `path`: that of the layer."""
         raise NotImplementedError
 
 
@@ -414,7 +412,7 @@ class Adapter(Component, ABC):
 
     @property
     def made_from(self) -> str | None:
-        """Folder that defines the adapter and holds its start values; None if there is none."""
+        """Folder that defines the adapter and has its initial values; None if there is none."""
         return None
 
     @property
@@ -428,7 +426,7 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def init_of(self, parameter: str) -> "Init":
-        """Return how the parameter of this name starts."""
+        """Return the init of the adapter's parameter with this name."""
 
     @abstractmethod
     def build(self, base: "nn.Linear") -> "nn.Module":
@@ -437,4 +435,4 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def merge(self, weight: "torch.Tensor", own: Mapping[str, "torch.Tensor"]) -> "torch.Tensor":
-        """Return the weight with which a map without an adapter gives the same; `own` are the adapter's parameters."""
+        """Return the weight of an equal linear map without an adapter. `own`: the adapter's parameters."""

@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Table(ABC):
-    """An opened source: rows that can be read by number, in any order, at any time. Safe to use after a fork.
+    """Opened source: rows that can be read by number, in any order, at any time, also in a forked process.
 
     columns             in the order of the file
     left_out            why a column of the file cannot be read
@@ -80,20 +80,20 @@ class Table(ABC):
         """
 
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
-        """Read as `read` does, without caching: these rows will not be needed again soon."""
+        """Return the values as `read` does, but do not cache blocks: these rows will not be needed again soon."""
         return self.read(columns, rows)
 
     @property
     def original(self) -> "Table":
-        """The table of the rows as they are in the files, if a pack made this one of it."""
+        """Table of the rows as they are in the files, if a pack made this table from it."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield the fields that read only a part of their values: the field, a message and a hint."""
+        """Yield (field, message, hint) for each field that reads only part of its values."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Read these columns as LISTS from now on: their lists may have other lengths than the first one."""
+        """Read these columns as lists (LISTS) from now on, which may have other lengths than the first one."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files; None if the source does not know it."""
@@ -107,7 +107,7 @@ class Table(ABC):
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def place(self, row: int) -> str:
-        """Return the position of a row, for messages."""
+        """Return where a row is (row and file), for messages."""
         return f"row {row + 1}"
 
 
@@ -126,7 +126,7 @@ class Dataset(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether the value of one of `path_keys` is a path, and not a word."""
+        """Return whether the value of one of `path_keys` is a path, not a word such as `bytes`."""
         return True
 
     @property
@@ -136,7 +136,7 @@ class Dataset(Component, ABC):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Files as written in the recipe; none for a source without files."""
+        """Paths as written in the recipe; () for a source without files."""
         return ()
 
     @abstractmethod
@@ -144,7 +144,8 @@ class Dataset(Component, ABC):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: "Mapping[str, object]") -> Table:
-        """Open new files of this type, or one folder of them. `source` is that of the run. Raises SourceError."""
+        """Return the table of new files of this type, or of one folder of them. `source`: the keys of the run's source.
+        Raises SourceError."""
         return cls.from_data({"type": cls.model_fields["type"].default, "path": list(paths)}).open()
 
 
@@ -164,10 +165,10 @@ class FilesDataset(Dataset, ABC):
 
 
 class BadValueError(Exception):
-    """A value that a field cannot take.
+    """Error: a field cannot convert a value.
 
-    `problem`: missing, outside, fraction, unreadable. `column` is its name, `row` counts within the values given. `key`
-    is the key of the field that defines which values are allowed.
+    `problem`: missing, outside, fraction, unreadable. `column`: its name. `row`: its index within the values given.
+    `key`: the key of the field that defines which values are allowed.
     """
 
     def __init__(
@@ -186,8 +187,8 @@ class MissingPackageError(Exception):
 
 
 class NoStatisticsError(ValueError):
-    """The training rows do not give the statistics. `help`: one fix. `value`: a value of `column` that is the reason,
-    so that its row can be named."""
+    """Error: statistics cannot be computed from the training rows. `help`: one fix. `value`: a value of `column` that
+    is the reason, so that its row can be named."""
 
     def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
         super().__init__(f"`{column}` {message}")
@@ -268,7 +269,7 @@ class Field(Component, ABC):
 
     @property
     def joined_by(self) -> str | None:
-        """Key by which a sample holds the values of several rows."""
+        """Key of the field by which a sample holds the values of several rows; None for one row."""
         return None
 
     @property
@@ -281,8 +282,8 @@ class Field(Component, ABC):
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return a message and a hint if it does not read a part of its values, or one of the other columns of the
-        table that belongs to them; or None."""
+        """Return (message, hint) if the field reads only part of its values, or leaves out another column of the table
+        that belongs to them; else None."""
         return None
 
     @property
@@ -291,7 +292,7 @@ class Field(Component, ABC):
 
     @property
     def follows(self) -> str | None:
-        """Name of the picture field whose transforms it follows (boxes)."""
+        """Name of the image field whose transforms the field follows (boxes); None for others."""
         return None
 
     def needs_value(self, column: Column) -> bool:
@@ -299,11 +300,11 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return the field that the run reads, whose floats have the precision `dtype`."""
+        """Return the field with floating-point values in the precision of the run, `dtype`."""
         return self
 
     def output_of(self, name: str) -> "Field":
-        """Return the field that makes only this output of it."""
+        """Return the field for one of its outputs alone."""
         raise LookupError(f"`{self.type}` has no output {name}")
 
     @property
@@ -318,7 +319,7 @@ class Field(Component, ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files, other than the source's, that its values depend on. They exist once `check` found nothing."""
+        """Files, other than the source's, that the values depend on. They exist if `check` found nothing."""
         return ()
 
     @property
@@ -328,35 +329,34 @@ class Field(Component, ABC):
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
-        """Return why it cannot be made of these columns, or None."""
+        """Return why the field cannot be made of these columns, or None."""
 
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        """Return an accumulator of the statistics of the training rows that it needs, or None."""
+        """Return an accumulator for the statistics of the training rows that the field needs, None if it needs none."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why statistics of another run would mean something else here, beyond the keys of `meaning`; or
-        None."""
+        """Return why another run's statistics would mean something else here, beyond the keys in `meaning`; or None."""
         return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return the spec of one row; windows add a first dimension for their rows."""
+        """Return shape, dtype and range of one row's value. (For windows, a dimension for the rows is put before.)"""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
-        """Return how its values are converted to the unit of its columns; None if they are in it."""
+        """Return the conversion from the field's values to the unit of its columns; None if they are the same."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
-        """Return what `convert` does to numbers, for a model that has to do it itself."""
+        """Return what `convert` does to numbers, for an exported model that has to do it itself."""
         return Preparation()
 
     @abstractmethod
     def convert(
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
-        """Return (N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
-        BadValueError."""
+        """Return the values (N, *row shape) in the dtype of the row spec (bfloat16: as float32), from one array per
+        column. Raises BadValueError."""
 
     def convert_into(
         self,

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """The rows that a split may choose from, numbered 0..num_rows-1 in the source's order.
+    """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows that fractions are of
+    num_total    the number of rows that fractions refer to
     read         the values of a column
     shuffled     the numbers 0..n-1 in an order that depends on the seed and the set's name alone
     by, sort     of the window, if there is one
@@ -31,7 +31,7 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Random choice of `num_rows` candidates: the package `data` draws them without holding all their numbers."""
+    """Result of a split: `num_rows` random candidates, which the package `data` draws without listing all numbers."""
 
     num_rows: int
 
@@ -54,7 +54,7 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return the same split without `of`, for a table that is not a mixture."""
+        """Return the same split without `of` (the name of a mixture's source), for a table that is not a mixture."""
         return self.model_copy(update={"of": None})
 
     @property

@@ -14,8 +14,8 @@ Size = tuple[int | None, int | None]
 
 
 class Motion(NamedTuple):
-    """Map of the points of a picture: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
-    corner, in a new picture of `size` (height, width)."""
+    """Map of the points of an image: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
+    corner, in a new image of `size` (height, width)."""
 
     matrix: tuple[float, float, float, float, float, float]
     size: tuple[int, int]
@@ -52,7 +52,7 @@ class Transform(Component, ABC):
         return self.fields is None or field in self.fields
 
     def check(self, size: Size, channels: int) -> ShapeError | None:
-        """Return why it cannot change such pictures, or None."""
+        """Return why the transform cannot change images of this size, or None."""
         return None
 
     def size_after(self, size: Size) -> Size:
@@ -65,16 +65,16 @@ class Transform(Component, ABC):
 
     @abstractmethod
     def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return new pictures, or arrays, of one sample, one for each field. Raises ValueError, in the recipe's
+        """Return the changed images (or arrays) of one sample, one for each field. Raises ValueError, in the recipe's
         words."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of the sample, moved as `apply` moves the pictures with an equal `drawn`. Used only if it
-        `moves`. Classes are not mixed."""
+        """Return the masks of the sample, moved as `apply` moves the images with an equal `drawn`, without mixing
+        classes. Used only if the transform `moves`."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """Return the motions, one after the other, by which `apply` moves the points of a picture of this size with an
-        equal `drawn`. Used only if it `moves`."""
+        """Return the motions, one after the other, by which `apply` moves the points of an image of this size with an
+        equal `drawn`. Used only if the transform `moves`."""
         raise NotImplementedError(self.type)

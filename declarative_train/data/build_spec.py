@@ -26,7 +26,7 @@ from declarative_train.data.mixup import check_transforms
 from declarative_train.data.prepared_set import PreparedSet, prepare
 from declarative_train.data.rows import SetRows
 from declarative_train.data.shared_sets import remember
-from declarative_train.data.shuffle import choose_roll, most_held, most_held_beside
+from declarative_train.data.shuffle import choose_roll, most_held, most_held_of_others
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.source import find_columns, has_unknown_columns, open_sources, outlines, records, unrun
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec
@@ -194,7 +194,7 @@ def _prepare(
             used = _fields_of_set(draft, each.source, left, columns)
             try:
                 if each.source is None and name != TRAINING and TRAINING in found:
-                    most = most_held_beside(found[TRAINING])
+                    most = most_held_of_others(found[TRAINING])
                 else:
                     window = draft.section.shuffle_window if name == TRAINING and draft.section.shuffle else None
                     most = most_held(each.table, each.rows, each.windows, window)

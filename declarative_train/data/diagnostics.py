@@ -80,7 +80,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return the error with the first value that is not a number, if only a few such values make the column text."""
+    """Return the error with the first value that is not a number added, if a column is text because of only a few such
+    values."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue

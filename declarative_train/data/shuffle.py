@@ -274,7 +274,7 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
     return HOLD_BYTES if sample_blocks(table, rows, windows) is None else 0
 
 
-def most_held_beside(training: PreparedSet) -> int:
+def most_held_of_others(training: PreparedSet) -> int:
     """Return up to how many bytes another set of the training set's source is kept in memory: 0 if that source is read
     in blocks, as its rows from all over the files would mean reading all files before the first step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES

@@ -66,7 +66,7 @@ def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
 
 
 def load(place: str | None) -> Any:
-    """Return the data that `save` wrote, or None."""
+    """Return the data of a cache entry that `save` wrote; None if there is none."""
     if place is None:
         return None
     try:
@@ -86,7 +86,7 @@ def mark_used(place: str) -> None:
 
 
 def save(place: str | None, data: object) -> None:
-    """Write data as JSON. An entry that cannot be written is skipped."""
+    """Write data to a cache entry as JSON. If that is impossible, nothing happens."""
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"
@@ -114,11 +114,8 @@ _uncounted: int | None = None
 
 
 def count(written: int, keep: str) -> None:
-    """Add to the number of bytes written, and delete old entries if needed.
-
-    The size of the cache is measured at the first write of the process and after each 1/32 of the limit, because
-    measuring takes time for every file.
-    """
+    """Add to the number of bytes written, and delete old entries if needed. The size of the cache is measured at the
+    first write of the process and after each 1/32 of the limit, because measuring takes time for every file."""
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):

@@ -86,7 +86,7 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Compute the windows. Raises UsageError and InputError."""
+        """Compute which rows each window has. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows

@@ -44,8 +44,8 @@ def divide_model(
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return the outputs that only the objective reads, and how their layer may be divided: in parts if a single loss
-    reads them that adds up over parts, else gathered."""
+    """Return how the layer before each output that only losses and metrics read may be divided over ranks: in parts if
+    one loss reads the output and can sum over parts, else gathered."""
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]
     measured = {measure.edges.input for measure in lowered.measures}

@@ -1,8 +1,9 @@
-"""Save the state of a run to a checkpoint, and load it under any layout.
+"""Saving of a run's state to a checkpoint, and loading it under any layout.
 
 Tensors are saved by torch's distributed checkpoint (DCP) under names that all modes share: `model/<parameter or
 buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. Plain numbers of an optimizer and
-the RunState are in the manifest.
+the RunState are in the manifest. The tensor files are written by `engine/checkpoints/format.py`, the folders by
+`engine/checkpoints/store.py`.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class Checkpoints:
         self._base: list[frozen_base.Record] | None = None
 
     def record_base(self) -> None:
-        """Compute the record of the files with frozen weights below adapters, which checkpoints refer to. Raises
-        RunFailure."""
+        """Note the sizes and checksums of the files with frozen weights (below adapters), which checkpoints refer to
+        instead of copying them. Raises RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 

@@ -1,4 +1,4 @@
-"""RankJob of a rank: the plan and the settings that the parent process passes to every rank."""
+"""Job of a rank: the plan and the settings that the parent process passes to every rank."""
 
 from __future__ import annotations
 

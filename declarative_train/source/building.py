@@ -351,8 +351,8 @@ class Builder:
             if frame.flow and position and self._is_decimal_comma(frame.entries[position - 1].value, entry.key):
                 continue
             after = frame.entries[position + 1].key if position + 1 < len(frame.entries) else None
-            beside = after is not None and not frame.flow and after.span.line > entry.key.span.line
-            following = (after.text, after.span) if beside and after is not None else None
+            is_below = after is not None and not frame.flow and after.span.line > entry.key.span.line
+            following = (after.text, after.span) if is_below and after is not None else None
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:

@@ -152,7 +152,7 @@ class Merger:
         return name is not None and there is not None and name != there
 
     def _remove(
-        self, path: Path, base: Mapping, merged: dict[str, Entry], entry: Entry, beside: SequenceABC[str]
+        self, path: Path, base: Mapping, merged: dict[str, Entry], entry: Entry, own_keys: SequenceABC[str]
     ) -> None:
         gone = merged.pop(entry.name, None)
         if gone is not None:
@@ -160,13 +160,13 @@ class Merger:
         elif _is_free(path):
             merged[entry.name] = entry
         else:
-            self._report_null(path, entry, [each.name for each in base.entries], beside)
+            self._report_null(path, entry, [each.name for each in base.entries], own_keys)
 
     def _report_null(
-        self, path: Path, entry: Entry, known: SequenceABC[str] = (), beside: SequenceABC[str] = ()
+        self, path: Path, entry: Entry, known: SequenceABC[str] = (), own_keys: SequenceABC[str] = ()
     ) -> None:
         where = f"`{'.'.join(str(part) for part in path)}`" if path else "the recipe"
-        self.diagnostics.append(null_removes_nothing(entry, where, known, beside))
+        self.diagnostics.append(null_removes_nothing(entry, where, known, own_keys))
 
     def _displace(self, path: Path, merged: dict[str, Entry], entry: Entry, given: set[str]) -> None:
         for name in sorted(self.rules.alternatives(path, entry.name) - given):
@@ -207,7 +207,7 @@ def _only_positions(node: Mapping) -> bool:
 
 
 def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
-    """Return the keys of each mapping of `base` that has other keys, or another order of them, in `final`."""
+    """Return the keys of each mapping in `base` that has other keys, or the same in another order, in `final`."""
     found: dict[Path, tuple[str, ...]] = {}
 
     def walk(path: Path, before: Node, after: Node | None) -> None:

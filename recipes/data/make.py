@@ -1,4 +1,4 @@
-"""Writes hours.csv and clicks.csv, which are made up, beside itself: python recipes/data/make.py [FOLDER]"""
+"""Writes hours.csv and clicks.csv, which are made up, next to itself: python recipes/data/make.py [FOLDER]"""
 
 from __future__ import annotations
 

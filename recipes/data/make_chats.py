@@ -1,4 +1,4 @@
-"""Writes what the recipes of chats need beside itself: dialogues, preferences, and a model of the size of a toy, in the
+"""Writes the data of the chat recipes next to itself: dialogues, preferences, and a model of the size of a toy, in the
 format of transformers, that knows some facts and no dialogue. python recipes/data/make_chats.py [FOLDER]
 
     chats.jsonl        {"messages": [{"role", "content"}, ...]}, 900 rows

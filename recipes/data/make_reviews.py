@@ -1,4 +1,4 @@
-"""Writes what the recipe of reviews needs beside itself: reviews of two clauses each, and a DistilBERT of the size of a
+"""Writes the data of the review recipe next to itself: reviews of two clauses each, and a DistilBERT of the size of a
 toy, in the format of transformers, that has read others without their verdicts.
 
 python recipes/data/make_reviews.py [FOLDER]

@@ -1,4 +1,4 @@
-"""Writes shapes.parquet, which is made up, beside itself: python recipes/data/make_shapes.py [FOLDER]
+"""Writes shapes.parquet, which is made up, next to itself: python recipes/data/make_shapes.py [FOLDER]
 
 Needs Pillow, NumPy and pyarrow.
 """

@@ -450,7 +450,7 @@ def test_archives_of_a_server_are_read_by_range(server: Server) -> None:
 
 
 def pets(folder: Path) -> Path:
-    """Files that look like pictures of a name, in two classes; and others beside them."""
+    """Files that look like pictures of a name, in two classes; and others next to them."""
     for name in ("big cat/1.png", "big cat/2.jpg", "dog/deep/3.png", "dog/4.PNG", "dog/.hidden.png", "dog/notes.txt"):
         (folder / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "pets" / name).write_bytes(f"picture {name}".encode() * 9_000)  # more than a grain of the cache

@@ -1,6 +1,6 @@
 """schemas/recipe.schema.json in the YAML server that editors use: what it offers, shows and flags.
 
-The server comes from npm, in the versions of package-lock.json beside this file.
+The server comes from npm, in the versions of package-lock.json next to this file.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ for it; one that makes the host wait for the device is counted under its line. V
 What happens in C++ alone is not seen: tensors that first turn up in a backward pass belong to neither side until they
 are found in the `grad` of a parameter, so schedules that split backward cannot be run, nor sharded models, nor the
 replicas of `dp`, which torch copies and gathers in C++. Tensors without memory that say `cuda` would not do either: a
-CPU build of torch has no autograd for them. Of streams there is one for copies beside the one that computes, and of it
+CPU build of torch has no autograd for them. Of streams there is one for copies next to the one that computes, and of it
 only who may read what; kernels and memory limits are not pretended.
 """
 
@@ -60,7 +60,7 @@ CROSSES = frozenset(
         "split_with_sizes_copy",
     ]
 )
-# others take a number of the CPU (a tensor without dimensions) beside tensors of the GPU; these do not
+# others take a number of the CPU (a tensor without dimensions) next to tensors of the GPU; these do not
 NO_NUMBERS = frozenset(
     [
         "stack",
@@ -426,7 +426,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
         for name, value in {
             "current_device": lambda: 0,
             "default_generators": (_Generator(),) * 8,
-            # a CUDA build asks this whether there is CUDA: beside Apple's GPU there is none, and DCP copies otherwise
+            # a CUDA build asks this whether there is CUDA: next to Apple's GPU there is none, and DCP copies otherwise
             "device_count": lambda: 8 if gpu.device == GPU else 0,
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
             "is_current_stream_capturing": lambda: False,  # a CUDA build asks the driver

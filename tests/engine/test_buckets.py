@@ -1,4 +1,4 @@
-"""Gradients of stages beside each other are averaged in buckets, of which one travels while others are put together.
+"""Gradients of stages next to each other are averaged in buckets, of which one travels while others are put together.
 Ranks on GPUs leave together."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DoRA: lengths of rows start as those of the weights beside them, and are trained alike in every mode."""
+"""DoRA: lengths of rows start as those of the weights next to them, and are trained alike in every mode."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from torch import nn
 
 
 class Twin(nn.Module):
-    """A student, a teacher that starts as its copy, a tied pair, and what is drawn beside the parameters."""
+    """A student, a teacher that starts as its copy, a tied pair, and what is drawn next to the parameters."""
 
     def __init__(self, in_features: int):
         super().__init__()

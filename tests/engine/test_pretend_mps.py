@@ -1,6 +1,6 @@
 """An Apple machine's GPU, pretended: nothing mixes devices, and nothing on it is float64. None was at hand to run on.
 
-Losses, metrics and their sums are computed on the CPU beside it (`devices.exact_device`), in float64 as everywhere.
+Losses, metrics and their sums are computed on the CPU next to it (`devices.exact_device`), in float64 as everywhere.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
     assert torch.equal(held["layers.2.up.weight"], base["layers.2.up.weight"])
     exported = load_file(export(ours, "safetensors", tmp_path / "out").folder / "model.safetensors")
     assert set(exported) == set(base)
-    model = dt.load_plan(str(tmp_path / "out" / "plan.json")).module()  # as the load.py beside it does
+    model = dt.load_plan(str(tmp_path / "out" / "plan.json")).module()  # as the load.py next to it does
     model.load_state_dict(exported)
     assert exported["layers.2.up.weight"].dtype == torch.float32
     a, b = (held[f"layers.2.up.lora_{each}.weight"].double() for each in "AB")
@@ -312,12 +312,12 @@ def test_what_lives_is_what_the_plan_says(tmp_path: Path, mode: str, gpus: str, 
     weights = [item for item in plan.parameters if item.storage is not None]
     assert sum(item.num_elements for item in weights) > 500_000
     in_bytes = sum(4 * item.num_elements - storage_bytes("nf4", item.shape) for item in weights)
-    tables = len(weights) * 256 * 2 * 4  # of levels: one beside each weight
+    tables = len(weights) * 256 * 2 * 4  # of levels: one next to each weight
     assert saved == in_bytes // (2 if mode == "fsdp" else 1) - tables
 
 
 def tied(folder: Path, chunks: int | None, *changes: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A table that is the head, too, held in nf4 beside layers with adapters."""
+    """A table that is the head, too, held in nf4 next to layers with adapters."""
     from tests.graph.test_adapters import recipe
 
     parameters = {

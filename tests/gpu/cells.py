@@ -99,7 +99,7 @@ def difference(reference: Recording, found: Recording, name: str) -> float:
 
 
 def ways(folder: Path, names: list[str], precision_name: str, spawns: bool = DEVICE != "cpu") -> dict[str, Any]:
-    """Ranks that share the device, beside one process on the CPU. That has made a backward: see `on_ranks`."""
+    """Ranks that share the device, next to one process on the CPU. That has made a backward: see `on_ranks`."""
     reference = recorded(folder, "mlp", precision("fp64"), device="cpu")
     found = {}
     for name in names:
@@ -156,7 +156,7 @@ NORMS = {"model": {"parameters": {"layers.*.norm.weight": {"optimizer": {"type":
 
 
 def optimizers(folder: Path) -> dict[str, Any]:
-    """Three steps of each in double precision, beside the CPU: the parameters afterwards."""
+    """Three steps of each in double precision, next to the CPU: the parameters afterwards."""
     found = {}
     for name in OPTIMIZERS:
         settings = {"type": name, "lr": 0.01, **OPTIMIZER_SETTINGS.get(name, {})}
@@ -288,7 +288,7 @@ def resumes(folder: Path, model: str, training: dict[str, Any]) -> dict[str, Any
 
 
 def crosses(folder: Path) -> dict[str, Any]:
-    """A run that begins on the CPU goes on here, and back: beside one that stays on the CPU."""
+    """A run that begins on the CPU goes on here, and back: next to one that stays on the CPU."""
     saving = {"checkpoint": {"every": "3 steps", "keep": 9}, "training": {"epochs": 2}}
     on = {device: recipe("mlp", saving, {"layout": {"device": device}}) for device in ("cpu", kind())}
     straight = go(folder, on["cpu"])

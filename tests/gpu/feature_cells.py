@@ -23,7 +23,7 @@ from tests.packs.text.test_samples import TEXT
 
 
 def tuned(storage: str | None, kind: str) -> dict[str, Any]:
-    """Changes of the model `mlp`: adapters beside weights held in fewer bits."""
+    """Changes of the model `mlp`: adapters next to weights held in fewer bits."""
     held = {} if storage is None else {"storage": storage}
     parameters = {
         "layers": held,
@@ -35,7 +35,7 @@ def tuned(storage: str | None, kind: str) -> dict[str, Any]:
 
 
 def adapters(folder: Path, storage: str | None, kind: str) -> dict[str, Any]:
-    """Gradients beside double precision on the CPU, by precision."""
+    """Gradients next to double precision on the CPU, by precision."""
     changes = tuned(storage, kind)
     reference = recorded(folder, "mlp", changes, precision("fp64"), device="cpu")
     return {
@@ -60,7 +60,7 @@ def memory_of_held(folder: Path, storage: str | None, sizes: dict[str, Any]) -> 
 
 
 def documents(folder: Path, window: int | None) -> dict[str, Any]:
-    """Attention of packed documents by their lengths beside a mask, in half precision: output and gradients."""
+    """Attention of packed documents by their lengths next to a mask, in half precision: output and gradients."""
     torch.manual_seed(0)
     heads = attention.Heads(8, 2, 64, rotary=attention.Angles(1e4), window=window)
     layer = attention.SelfAttentionModule(512, heads, True, torch.bfloat16).to(DEVICE)
@@ -82,7 +82,7 @@ def documents(folder: Path, window: int | None) -> dict[str, Any]:
 
 
 def channels_last(folder: Path, precision_name: str) -> dict[str, Any]:
-    """A ResNet with the channels last beside one without, in one precision."""
+    """A ResNet with the channels last next to one without, in one precision."""
     node = {
         "type": "resnet",
         "units": [1, 1],

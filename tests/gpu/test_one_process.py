@@ -1,4 +1,4 @@
-"""One process on the GPU, beside double precision on the CPU."""
+"""One process on the GPU, next to double precision on the CPU."""
 
 from __future__ import annotations
 

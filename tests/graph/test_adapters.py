@@ -1,4 +1,4 @@
-"""Adapters of linear maps, beside PEFT's: the same base and the same adapter give the same outputs and gradients."""
+"""Adapters of linear maps, next to PEFT's: the same base and the same adapter give the same outputs and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin's code does beside what it declares: one layer for each habit, and the layers that have none."""
+"""What a plugin's code does next to what it declares: one layer for each habit, and the layers that have none."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ class NoFloat64OnCpu(TorchDispatchMode):
 def test_float64_is_left_to_the_exact_device(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CPU stands for mps, and meta for the CPU beside it."""
+    """The CPU stands for mps, and meta for the CPU next to it."""
     assert exact_device(torch.device("mps")) == torch.device("cpu")
     assert exact_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
     model = open_trained(request.getfixturevalue(name))

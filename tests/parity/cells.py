@@ -312,7 +312,7 @@ OPTIMIZERS = PLAIN.replace(
 objective:""",
 )
 
-# adapters beside frozen weights, a trained head; B does not start at zero, so that A learns from the first step on
+# adapters next to frozen weights, a trained head; B does not start at zero, so that A learns from the first step on
 LORA = PLAIN.replace(
     "objective:",
     """  parameters:

@@ -1,4 +1,4 @@
-"""One cell: its gradients over a few steps, from the real engines on real ranks, beside one plain torch loop.
+"""One cell: its gradients over a few steps, from the real engines on real ranks, next to one plain torch loop.
 
 The reference knows nothing of our engines: the whole global batch in one forward, torch's own mean loss, torch's SGD.
 """

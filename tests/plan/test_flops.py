@@ -1,4 +1,4 @@
-"""The operations of whole models beside torch's own counter."""
+"""The operations of whole models next to torch's own counter."""
 
 from __future__ import annotations
 

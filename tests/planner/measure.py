@@ -1,4 +1,4 @@
-"""One cell: what the plan foretells of each rank, beside the live bytes of real ranks."""
+"""One cell: what the plan foretells of each rank, next to the live bytes of real ranks."""
 
 from __future__ import annotations
 

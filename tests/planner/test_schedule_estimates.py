@@ -1,4 +1,4 @@
-"""The closed forms of bubble and memory beside the grids that torch's schedules really follow."""
+"""The closed forms of bubble and memory next to the grids that torch's schedules really follow."""
 
 from __future__ import annotations
 

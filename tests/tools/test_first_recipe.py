@@ -65,7 +65,7 @@ def csv(path: Path, rows: Sequence[Row], delimiter: str = ",", begin: str = "") 
 
 
 def init(data: Path, target: str, *words: str) -> Path:
-    """The recipe that is written beside the data."""
+    """The recipe that is written next to the data."""
     recipe = data.with_suffix(".yaml")
     assert main(["init", "--from", str(data), "--target", target, "-o", str(recipe), "--force", *words]) == 0
     return recipe

@@ -60,7 +60,7 @@ def alike(one: Node, other: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """Return the word for what a node does."""
+    """Return a node's type, its expression, or what it calls again."""
     if node.component is not None:
         return str(node.component["type"])
     return {"expression": node.expression or "", "block": node.block or "", "reuse": f"again: {node.target}"}[node.kind]

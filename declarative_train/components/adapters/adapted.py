@@ -1,6 +1,6 @@
-"""Layer whose linear maps have adapters; the graph treats it like any other layer.
+"""Layer with adapters (LoRA) on its linear maps; a graph treats it like any other layer.
 
-A node holds it as its component's data with an additional key `adapters`: the adapter of each linear map by its path in
+In a graph's node, the component's data has an additional key `adapters`: the adapter of each linear map by its path in
 the layer's module ("" for the module itself).
 """
 
@@ -78,8 +78,8 @@ class Adapted(Layer):
         return self.base.init_of(parameter, inputs) if own is None else self.adapters[path].init_of(own)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the products of the base, and for each adapter those of its two matrices, for as many vectors as the
-        weight is multiplied with."""
+        """Yield the matrix products of the layer, and for each adapter those of its two matrices, for as many vectors
+        as the adapted weight is multiplied with."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
@@ -101,8 +101,8 @@ def is_added(name: str) -> bool:
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Split the name of an adapter's parameter into the path of the linear map and its name in the adapter; for other
-    parameters return (name, None)."""
+    """Return (path of the linear map, name within the adapter) for the name of an adapter's parameter; (name, None) for
+    other parameters."""
     at = f".{name}".find(ADDED)
     return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
 
@@ -110,8 +110,8 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a layer's parameters in the order of its module: those of an adapter come after those of its
-    map."""
+    """Return the shapes of a layer's parameters in the order of its module, with the parameters of each adapter after
+    those of its linear map."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

@@ -53,7 +53,8 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Leave out the keys that `from` gives, and a `split` that is not set."""
+        """Return the keys as data, without those that the adapter's folder (`from`) defines, and without a `split` that
+        is not set."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]
@@ -79,7 +80,7 @@ class LowRank(Adapter):
         return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
 
     def num_rows(self, rows: int) -> int:
-        """Return the number of adapted rows."""
+        """Return the number of rows of the weight that the adapter changes."""
         return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:
@@ -94,7 +95,7 @@ class LowRank(Adapter):
         return self.add_product(weight, own[A], own[B])
 
     def add_product(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Return the weight plus the scaled product of the two matrices."""
+        """Return the weight plus the scaled product of the adapter's two matrices."""
         if self.split is None:
             return weight + b @ a * self.scaling
         changed, first_b = weight.clone(), 0

@@ -1,4 +1,4 @@
-"""Folder of PEFT adapters (`adapter_config.json`, `adapter_model.safetensors`): gives the adapter of each linear map.
+"""Folder of adapters that the library PEFT wrote (`adapter_config.json`, `adapter_model.safetensors`).
 
 Its names are those of the model that PEFT adapted. A linear map here may be several of theirs, joined by rows (`qkv`:
 `q_proj`, `k_proj`, `v_proj`): each of them keeps its own A and its own rows of B, so that outputs and gradients stay
@@ -31,7 +31,7 @@ _NOT_BUILT = {  # key of the config: whether its value is unsupported
 
 
 class Slice(NamedTuple):
-    """Module of the model that PEFT adapted, as rows of a linear map: from `first` to before `last`."""
+    """Module of the model that PEFT adapted, as part of a linear map of ours: rows `first` up to `last`."""
 
     module: str
     first: int
@@ -40,7 +40,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """An opened folder of PEFT. `shapes`: shapes of the file's tensors by their names there, without PREFIX."""
+    """Opened folder of PEFT. `shapes`: those of the file's tensors, by name without PREFIX."""
 
     path: str
     config: Mapping[str, Any]
@@ -81,7 +81,7 @@ class PeftFolder:
         )
 
     def _alpha(self, module: str) -> float:
-        """Return the alpha of a module as PEFT finds it: a pattern is a regular expression for the end of a name."""
+        """Return the alpha of a module by PEFT's rule: a pattern is a regular expression for the end of a name."""
         patterns = self.config.get("alpha_pattern") or {}
         found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
         return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))

@@ -1,4 +1,4 @@
-"""Converters of published configs, for values that need code: each turns keys of a config into params, and back."""
+"""Converters between the configs of published models and the params of our blocks, for values that need code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PublishedError(ValueError):
 
 
 class Converter(NamedTuple):
-    """A converter. `read(config)` returns params, and raises PublishedError; `write(config, params)` returns a config
-    that holds them."""
+    """Converter for some `params`. `read(config)` returns their values, and raises PublishedError; `write(config,
+    params)` returns a config that has them."""
 
     params: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, object]]

@@ -28,8 +28,8 @@ _GREATEST = 2  # the end token of old configs: the state at the greatest token i
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a part of the config with defaults. `text_config_dict`, from which the part was made, takes precedence: it
-    is complete."""
+    """Return one part of a config with defaults. `text_config_dict`, from which transformers made the part, wins: it is
+    complete."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

@@ -62,7 +62,7 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
 
 
 def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read rotary positions that are the same in layers with a window; scaling is not supported there."""
+    """Return the rotary positions of layers with a window, whose positions are never scaled."""
     found = read_rotary(config)
     if found["rotary_scaling"] is not None:
         raise PublishedError("its rotary positions are scaled in layers with a window too, which is not built")
@@ -70,8 +70,8 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read rotary positions by the type of a layer: `rope_parameters` in new configs; `rope_theta`, `rope_scaling` and
-    `rope_local_base_freq` in old ones."""
+    """Return the rotary positions for each type of layer, from `rope_parameters` in new configs, from `rope_theta`,
+    `rope_scaling` and `rope_local_base_freq` in old ones."""
     by_type = config.get("rope_parameters")
     if by_type is None:
         by_type = {
@@ -87,7 +87,7 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read the windows, which all layers but every n-th have."""
+    """Return the attention window, which all layers but every n-th have."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
     types = config.get("layer_types") or _types(usual, layers)

@@ -78,7 +78,8 @@ _SCALINGS = {
 
 
 def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read rotary positions: `rope_parameters` in new configs, `rope_theta` and `rope_scaling` in old ones."""
+    """Return the rotary positions, from `rope_parameters` in new configs, from `rope_theta` and `rope_scaling` in old
+    ones."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
@@ -100,8 +101,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Write rotary positions under the new key and the old ones. If the scaling changes, also write the length that it
-    reaches."""
+    """Return a config with these rotary positions, under the new key and the old ones. If the scaling changes, it also
+    has the length that it allows."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
@@ -113,7 +114,7 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the length that the new rotary positions reach: the factor times the length of the model without
+    """Return the keys for the length that new rotary positions allow: the factor times the length of the model without
     scaling."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
@@ -131,7 +132,7 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read a window that all layers from one on have."""
+    """Return a window that all layers from a certain one on have."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

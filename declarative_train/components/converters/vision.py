@@ -10,14 +10,14 @@ from declarative_train.components.converters import Converter, PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read the number of classes; a model without its head has none, whatever else the config holds."""
+    """Return the number of classes. A model without an output layer has none, whatever the config says."""
     if not any(str(each).endswith("ForImageClassification") for each in config.get("architectures") or ("Any",)):
         return {"out_features": None}
     return {"out_features": len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)}
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Write the number of classes. Names of classes stay if their number is the same."""
+    """Return a config with the number of classes. The names of classes stay if their number is the same."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -36,7 +36,8 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the sizes of the stages. Lists that name stages are left out if the number of stages changes."""
+    """Return a config with the sizes of the stages. Lists with names of stages are left out if the number of stages
+    changes."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
     kept = {key: value for key, value in config.items() if same or key not in _OF_STAGES}
@@ -59,7 +60,7 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
-    """Return the number of positions: the patches and the class token. Raises PublishedError."""
+    """Return the number of positions: patches and class token. Raises PublishedError."""
     height, width = _pair(config[key])
     rows, columns = _pair(config["patch_size"])
     if rows != columns:
@@ -79,7 +80,8 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """Write the size of the image: the config's own if it has as many patches, else that of a square image."""
+    """Return a config with the size of the image: its own size if that has as many patches, else that of a square
+    image."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config
@@ -109,8 +111,8 @@ _ARGUMENTS = {
 
 
 def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
-    """Read timm's config, https://huggingface.co/docs/timm/hf_hub; an argument that changes the computation is
-    refused."""
+    """Return params from timm's config (https://huggingface.co/docs/timm/hf_hub). Arguments that change the computation
+    are refused."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
         raise PublishedError(f"its `model_args` have `{odd}`, which is not built here")
@@ -121,8 +123,8 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Write timm's config. Values that the architecture implies are not arguments; `num_features` is the input size of
-    the head."""
+    """Return timm's config. Values that the architecture implies are left out; `num_features` is the input size of the
+    output layer."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})
     args = {key: value for key, value in config.items() if key in _ARGUMENTS}

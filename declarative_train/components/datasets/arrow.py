@@ -119,8 +119,7 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
 
 
 def _is_of_json(kind: Any) -> bool:
-    """Return whether a type is text, numbers and truth values, in lists and objects; no dates, which JSON does not
-    have."""
+    """Return whether a type consists of text, numbers and truth values, in lists and objects. (JSON has no dates.)"""
     import pyarrow as pa
 
     types = pa.types
@@ -229,8 +228,8 @@ class MemoryTable(Table):
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """`bad`: by file, rows that were left out of the pieces, counted from 0, with the reason ("" for
-        blank lines)."""
+        """`bad`: for each file, the rows that were left out, counted from 0, each with the reason ("" for blank
+        lines)."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -275,8 +274,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Convert a column of text to numbers. Texts that are not numbers (at most one in five) become
-        missing values."""
+        """Convert a column of text to numbers. At most one text in five may not be a number; those become missing
+        values."""
         import numpy as np
 
         values = self._column(name)
@@ -304,8 +303,8 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """Return the place of a row in files from which rows were left out. `gone`: by file, their numbers from 0,
-    ascending. The result gives the number in the file."""
+    """Return where a row is, in files from which rows were left out: its number in the file. `gone`: for each file, the
+    rows left out, from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -326,7 +325,7 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
-    """Convert columns that have no type in common to text; the field that uses one reports it."""
+    """Return the table with columns that have no common type as text; the field that reads one reports it."""
     import pyarrow as pa
 
     for name in mixed:

@@ -45,17 +45,17 @@ def is_large(files: Sequence[str]) -> bool:
 
 
 class TooLargeError(Exception):
-    """Error of compressed files that hold more than fits into the memory budget."""
+    """Error: compressed files contain more than the memory allows."""
 
 
 class Budget:
-    """Memory for the compressed files of a source: their text, and the values in it."""
+    """Memory that the text of compressed files, and the values in it, may take."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the text of a file. It raises TooLargeError when the budget is used up. `delimiter`
+        """Return a stream of the text of a file, which raises TooLargeError when the memory is used up. `delimiter`:
         separates the values of a line."""
         import pyarrow as pa
 
@@ -83,7 +83,7 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Bytes of a stream, counted while they are read."""
+    """Stream that counts the bytes that are read."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter
@@ -196,7 +196,8 @@ def _convert(
 
 
 class ConvertedTable(BlockTable):
-    """Rows of `files`, converted to `place`. `held`: a handle of that file, closed together with the table."""
+    """Table of `files` that were converted to the file `place`. `held`: a handle of that file, closed together with the
+    table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:
         import pyarrow as pa

@@ -105,7 +105,8 @@ class ArrowFormat(BlockFormat):
 
 
 def _open(path: str | None) -> Any:
-    """Map a file. Where address space is scarce (`ulimit -v`), read batch by batch: each thread maps the whole file."""
+    """Map a file. If address space is limited (`ulimit -v`), read it batch by batch instead, since each thread maps the
+    whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":
@@ -120,7 +121,7 @@ def _open(path: str | None) -> Any:
 
 
 class _Batches:
-    """Record batches of a file, which lists them, or of a stream, which is scanned once."""
+    """Record batches of a file, which lists them, or of a stream, which is scanned once to find them."""
 
     def __init__(self, source: Any) -> None:
         from pyarrow import ipc

@@ -171,7 +171,7 @@ class BlockTable(Table):
 
 
 class Footers:
-    """Footers of files. Their content is cached by path, size and date."""
+    """Summaries of files (rows, columns, sizes), cached on disk by path, size and date."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
         from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
@@ -218,8 +218,8 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return the columns, and the reasons why others cannot be read. `first` returns a value of a column that is
-        not missing."""
+        """Return the columns that can be read, and the reasons why others cannot. `first` returns a value of a column
+        that is not missing."""
         from declarative_train.components.datasets.arrow import describe_all
 
         if self._described is None:
@@ -240,7 +240,7 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Move values from the order of the files to their places."""
+    """Return values that are in the order of the files in the order of the requested rows."""
     import numpy as np
 
     found = np.empty_like(gathered)

@@ -36,7 +36,7 @@ _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class _BlockSize:
-    """Bytes that are parsed at a time. A row must fit into them."""
+    """Number of bytes that are parsed at a time. It must be larger than any row."""
 
     def __init__(self, block: int) -> None:
         self.block = block
@@ -125,10 +125,8 @@ class CsvDataset(FilesDataset):
             raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return the types that hold all values of all files, tried in pyarrow's order.
-
-        They are detected from the first block, and again from the start if a later value does not fit.
-        """
+        """Return the types that hold all values of all files. They are detected from the first block in the order of
+        pyarrow's types, and again from the start if a later value does not fit."""
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -156,8 +154,8 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return the first value that its type does not hold, and its column. `found` receives the types of the first
-        file."""
+        """Return the first value that does not fit the type of its column, and the column; None if all fit. `found` is
+        filled with the types of the first file."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -181,7 +179,7 @@ class CsvDataset(FilesDataset):
         return None
 
     def _next_type(self, kind: Any, value: str | None) -> Any:
-        """Return the type to try after `kind`, which does not hold the value."""
+        """Return the next wider type to try after `kind`, which does not hold the value."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -240,7 +238,8 @@ class CsvDataset(FilesDataset):
         )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
-        """Return options of the parser. `bad` receives the rows that are left out, counted from 0 after the header."""
+        """Return options of the parser. `bad`: the rows that are left out are added to it, counted from 0 after the
+        header."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
@@ -279,11 +278,8 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
-        """Return the line on which a row begins.
-
-        pyarrow counts rows from 1 with the header, without blank lines and line breaks within quotes. The file is read
-        again, which is acceptable after an error.
-        """
+        """Return the line in the file at which a row begins. pyarrow counts rows from 1 with the header, without blank
+        lines and line breaks within quotes. The file is read again, which is acceptable after an error."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
@@ -320,7 +316,8 @@ def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _without_bytes(table: Table) -> Table:
-    """Leave out columns of bytes. In other sources bytes are files, in a CSV file they are text that is not UTF-8."""
+    """Return the table without columns of bytes: in other sources bytes are files, in a CSV file they are text that is
+    not UTF-8."""
     lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}
@@ -341,7 +338,7 @@ def _no_text(table: Table, name: str) -> str:
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:
-    """Return a hint if the header line contains another delimiter more often."""
+    """Return a hint if the header line has another common delimiter more often than `delimiter`."""
     with open_decompressed(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)

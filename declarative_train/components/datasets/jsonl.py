@@ -82,7 +82,7 @@ def _all_of(file: Any) -> bytes:
 
 
 def _blank(content: Any) -> list[tuple[int, str]]:
-    """Return blank lines, from 0, except the end of the last one. They hold no row but count as lines."""
+    """Return the blank lines, counted from 0, without the end of the last line. They hold no row but count as lines."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -90,7 +90,8 @@ def _blank(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Replace row numbers in an error of the reader, which counts only rows that it reads, by line numbers."""
+    """Return an error of the reader with line numbers in place of row numbers, since it counts only rows that it
+    reads."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -152,7 +153,7 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """Return the type that holds the values of both types, as the reader would choose it for one file. Raises
+    """Return the type that holds the values of both types, as the reader would choose for one file. Raises
     ValueError."""
     import pyarrow as pa
 

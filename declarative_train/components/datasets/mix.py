@@ -21,7 +21,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """Convert the entry of a source in a plan into the source."""
+    """Return the source of a mixture from its data in a plan."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -79,7 +79,7 @@ class MixTable(Table):
     """Tables concatenated by rows, with the columns that all of them have."""
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        """Raises SourceError if the tables have no column in common."""
+        """Raise SourceError if the tables have no column in common."""
         import numpy as np
 
         self.tables = tuple(tables.values())
@@ -151,7 +151,7 @@ class MixTable(Table):
                 yield table, begin, slice(first, last)
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Read runs, none of which crosses from one source into the next."""
+        """Return (N, length, ...) by column, as `Table.read_runs`; no run crosses from one source into the next."""
         import numpy as np
 
         member = np.searchsorted(self._starts, starts, side="right") - 1
@@ -166,7 +166,7 @@ class MixTable(Table):
         return found
 
     def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Convert to the type that the columns of all sources have in common."""
+        """Return values converted to the type that the columns of all sources have in common."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype

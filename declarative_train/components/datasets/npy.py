@@ -60,21 +60,21 @@ class NpyDataset(FilesDataset):
             )
         pieces = [_load(path) for path in files]
         if kinds == {False}:
-            beside: dict[str, StoredArray | str] = {}
+            all_arrays: dict[str, StoredArray | str] = {}
             for path, arrays in zip(files, pieces, strict=True):
-                if twice := beside.keys() & arrays.keys():
+                if twice := all_arrays.keys() & arrays.keys():
                     raise SourceError(
                         "different_columns", f"{format_path(path)}: another file has the column `{min(twice)}`"
                     )
-                beside.update(arrays)
-            return ArrayTable(files, [beside])
+                all_arrays.update(arrays)
+            return ArrayTable(files, [all_arrays])
         for path, arrays in zip(files[1:], pieces[1:], strict=True):
             check_same_columns(files[0], list(pieces[0]), path, list(arrays))
         return ArrayTable(files, pieces)
 
 
 class StoredArray(NamedTuple):
-    """An array of a file, described by its header.
+    """Array in a file, described by its header.
 
     `read` loads its values, which are then kept; `mapped` returns them as a view of the bytes of the file; `check`
     compares those bytes with their checksum. Both raise SourceError.

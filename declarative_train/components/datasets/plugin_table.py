@@ -1,4 +1,5 @@
-"""Table of a plugin's source: ask its code for rows by number, and compare each with the declared columns.
+"""Table of a plugin's source: it asks the plugin's code for rows by number, and compares each with the declared
+columns.
 
 The object is created with random numbers seeded by its arguments, so that each process creates the same one. A forked
 process shares it, unless it holds open files: both processes would move their position, so each creates its own.
@@ -75,7 +76,7 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Store single numbers of the rows read, so that reading a label does not compute its picture again."""
+        """Keep single numbers of the rows that were read, so that reading a label does not compute its image again."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -141,7 +142,7 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Read with the plugin's method `read`, which returns arrays."""
+        """Return the values that the plugin's method `read` returns, which are arrays."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
         with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):
@@ -222,7 +223,7 @@ def _reopen(data: dict[str, object]) -> Table:
 
 
 def _holds_files(made: object) -> bool:
-    """Return whether an object holds an open file, a few levels deep."""
+    """Return whether an object contains an open file, looking a few levels deep."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

@@ -130,7 +130,8 @@ class SyntheticTable(Table):
         return unit
 
     def _clouds(self, rows: np.ndarray) -> np.ndarray:
-        """Return points around centres on a sphere, about 1 apart, scaled to variance 1 per feature."""
+        """Return points (N, features) around class centres on a sphere, about 1 apart, scaled to variance 1 per
+        feature."""
         import numpy as np
 
         width, classes = self._made.features, self._made.classes
@@ -161,7 +162,7 @@ class SyntheticTable(Table):
         return y + self._made.noise * normal(rows, self._key("noise"))
 
     def _image(self, rows: np.ndarray) -> np.ndarray:
-        """Return images: a 4 x 4 grid of normal numbers, scaled up, and noise."""
+        """Return images: a 4 x 4 grid of normal numbers, enlarged, plus noise."""
         import numpy as np
 
         channels, size, classes = self._made.channels, self._made.size, self._made.classes

@@ -33,9 +33,8 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation, or its value if all arguments are constants. Raises ExpressionError with the signature of
-    the function.
-    """
+    """Return the operation that a call in an expression means, or its value if all arguments are constants. Raises
+    ExpressionError with the signature of the function."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -75,7 +74,7 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return parameter name -> argument; the variadic parameter gets a list of arguments."""
+        """Return the argument for each parameter of the function, by name; a list for the variadic one."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":
@@ -131,7 +130,7 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """Compute a function of constants."""
+        """Return the value of a function of constants."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

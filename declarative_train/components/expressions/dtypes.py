@@ -32,10 +32,9 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def fill_num_classes(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """Return the expression with `num_classes` of each `one_hot` filled in, in its tree and its text; offsets in the
-    tree remain those of the text as typed. `occurring` has the edges with the values that occur. Raises ExpressionError
-    if the range is unknown, or an edge has values outside of the classes.
-    """
+    """Return the expression with `num_classes` of each `one_hot` filled in, in its tree and its text. Offsets in the
+    tree remain those of the text as typed. `occurring`: the specs by the values that occur. Raises ExpressionError if
+    the range is unknown, or values are outside of the classes."""
     written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:
@@ -79,7 +78,7 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
-    """Return dtype and value range of a term; the dtype of a constant is its kind: `bool`, `integer`, `number`."""
+    """Return dtype and value range of a term. A constant has the dtype `bool`, `integer` or `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, KnownRange(((term.value, term.value),), ())
@@ -89,9 +88,9 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
         return edges[term.text].dtype, read_range(edges[term.text])
     operands = [_of(operand, edges) for operand in term.operands]
     known = [each for _, each in operands]
-    beside = next((each for each, of in zip(known, term.operands, strict=True) if not isinstance(of, Vector)), UNKNOWN)
+    tensor = next((each for each, of in zip(known, term.operands, strict=True) if not isinstance(of, Vector)), UNKNOWN)
     known = [
-        of_vector(of.values, beside.shape) if isinstance(of, Vector) else each
+        of_vector(of.values, tensor.shape) if isinstance(of, Vector) else each
         for each, of in zip(known, term.operands, strict=True)
     ]
     if term.name == INDEX:
@@ -127,7 +126,8 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promote(a: str, b: str) -> str:
-    """Return torch's promotion of two tensors, or of a tensor and a Python number (`bool`, `integer`, `number`)."""
+    """Return the dtype to which torch promotes two dtypes; one may be that of a Python number (`bool`, `integer`,
+    `number`)."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":
             return "int64" if other in ("bool", "integer") else other

@@ -181,7 +181,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def default(function: str, parameter: str) -> Any:
-    """Return the default of an argument, which the function and the layer of the same name share."""
+    """Return the default of an argument. The function and the layer of the same name share it."""
     return next(each.default for each in FUNCTIONS[function].parameters if each.name == parameter)
 
 

@@ -138,9 +138,8 @@ def _walk(term: Term) -> Iterator[Term]:
 
 
 class _TreeReader:
-    """Converter of Python's tree to ours. `ast` counts bytes, which differ from letters in placeholders of
-    references.
-    """
+    """Converter from Python's `ast` to our tree. `ast` counts bytes, which may be more than letters; in references,
+    placeholders are replaced."""
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -150,7 +149,7 @@ class _TreeReader:
             self._characters = [i - 1 for i, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
 
     def place(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
-        """Return offset and length in the text."""
+        """Return offset and length of a node in the text."""
         start = max(0, self._characters[node.col_offset])  # these are the brackets around the whole text
         end = min(len(self._text), self._characters[node.end_col_offset or node.col_offset])
         return start, max(1, end - start)
@@ -195,7 +194,7 @@ class _TreeReader:
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """Return a list of numbers, one for each channel, that is not an argument."""
+        """Return a list of numbers, one for each channel, that is an operand."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
             raise self._refuse(node, "a list is allowed only as an argument", hint)
@@ -310,7 +309,7 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Compute arithmetic of two constants, so that no tensor is created for it."""
+    """Return the value of arithmetic on two constants, so that no tensor is created for it."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

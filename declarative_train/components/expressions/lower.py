@@ -26,9 +26,9 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Append the calls of the expression to `graph`; `names` has a node for each of `expression.names`. `draw(name,
-    count)` returns the callable that replaces a random function, of which the expression has called `count` before.
-    """
+    """Add the calls of an expression to an fx graph; return the node of the result. `names`: the fx node for each of
+    `expression.names`. `draw(name, count)` returns what replaces a random function, of which the expression has called
+    `count` before."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -45,15 +45,12 @@ def emit(
 
 
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the result on real or meta tensors, each (B, ...).
-
-    Raises ExpressionError at the operation that does not accept its tensors, or that would reduce over the batch
-    because a negative `dim` means dimension 0.
-    """
+    """Return the result of an expression on real or meta tensors (B, ...). Raises ExpressionError at the operation that
+    does not accept its tensors, or that would reduce over the batch because a negative `dim` means dimension 0."""
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == VECTOR:
-            return _beside(operation, lambda: target(*operands))
+            return _place_vector(operation, lambda: target(*operands))
         if operation.name == INDEX:
             return _attempt(operation, operands[:1], lambda: target(operands[0], operation.options["index"]))
         _keep_the_batch(operation, operands)
@@ -75,9 +72,9 @@ def _visit(
         return term
     operands = [_visit(operand, names, call) for operand in term.operands]
     if any(isinstance(operand, Vector) for operand in operands):
-        beside = next(x for x, of in zip(operands, term.operands, strict=True) if isinstance(of, Reference | Operation))
+        tensor = next(x for x, of in zip(operands, term.operands, strict=True) if isinstance(of, Reference | Operation))
         operands = [
-            call(Operation(VECTOR, (), {"values": x.values}, x.offset, x.length), vector, [x.values, beside])
+            call(Operation(VECTOR, (), {"values": x.values}, x.offset, x.length), vector, [x.values, tensor])
             if isinstance(x, Vector)
             else x
             for x in operands
@@ -119,9 +116,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise if a `one_hot` gets values outside of its classes. Only checked on the CPU: reading values would
-    synchronize a GPU.
-    """
+    """Raise an error if a `one_hot` gets values outside of its classes. Checked only on the CPU: on a GPU, reading
+    values would make the host wait."""
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")
@@ -131,7 +127,7 @@ def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
         raise shape_error(operation, operands, ValueError("outside of the classes"))
 
 
-def _beside(operation: Operation, run: Callable[[], Any]) -> Any:
+def _place_vector(operation: Operation, run: Callable[[], Any]) -> Any:
     try:
         return run()
     except (ValueError, RuntimeError, OverflowError) as found:

@@ -60,13 +60,12 @@ class KnownRange(NamedTuple):
 UNKNOWN = KnownRange((ANY,))
 
 
-def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the ranges of a vector next to a tensor whose samples have the shape `beside`. If that shape is an image
-    or unknown, the vector is not along the last dimension, and one interval covers all numbers.
-    """
-    if beside is None or len(beside) > 2:
+def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
+    """Return the ranges of a vector that is combined with a tensor whose samples have the shape `sample_shape`. If that
+    is an image or unknown, the vector is not along the last dimension, and one interval covers all numbers."""
+    if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
-    is_as_wide = bool(beside) and beside[-1] == len(values)
+    is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)
     return KnownRange(tuple((value, value) for value in values), () if is_as_wide else None)
 
 
@@ -213,7 +212,7 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the ranges of a reduction, if the sizes of its dimensions are known."""
+    """Return the ranges of a reduction over `dims`, if the sizes of these dimensions are known."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -228,7 +227,8 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Concatenate or stack; columns joined along the last dimension keep their own intervals."""
+    """Return the ranges of concatenated or stacked tensors; columns joined along the last dimension keep their own
+    intervals."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]
@@ -249,7 +249,7 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Select columns by the index of the last dimension."""
+    """Return the ranges of the columns that an index of the last dimension selects."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

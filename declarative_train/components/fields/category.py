@@ -207,8 +207,8 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value: its position in the vocabulary, plus 1 from `unknown` on, as that number
-    is for unknown values; -1 if the value is not in the vocabulary."""
+    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. The number
+    `unknown` is reserved for values that are not there, so indices from it on are one higher."""
     import numpy as np
 
     if values.dtype == object:

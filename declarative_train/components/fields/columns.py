@@ -107,7 +107,8 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:
-    """Parse the rows of a window: `":168"`, `"1:"`, `"::2"` or one row's number. Raises ValueError."""
+    """Return the rows of a window that a text such as `":168"`, `"1:"`, `"::2"`, or one row's number, selects. Raises
+    ValueError."""
     if rows is None or isinstance(rows, int):
         return rows
     found = _SLICE.fullmatch(rows.replace(" ", ""))
@@ -134,8 +135,8 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the values of one column (`single`), (N, ...), or of several, stacked to (N, C, ...); in `out`, if all
-    have its dtype."""
+    """Return the values of one column (`single`), (N, ...), or of several, stacked to (N, C, ...). `out`: array for the
+    result, used if all have its dtype."""
     import numpy as np
 
     if single:
@@ -153,8 +154,8 @@ def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -
 
 
 def has_finite_sum(values: np.ndarray) -> bool:
-    """Return whether the sum is finite: then all values are. False proves nothing, since a sum of large numbers can
-    overflow. It costs half as much as a test of each value."""
+    """Return whether the sum is finite, which shows that all values are. False shows nothing, since a sum of large
+    numbers can overflow. It takes half the time of testing each value."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -200,7 +201,7 @@ def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raise BadValueError if a whole number of an integer column is rounded to another one in `made`, an array of
+    """Raise BadValueError if a whole number of an integer column becomes another one in `made`, the same values as
     floats."""
     import numpy as np
 

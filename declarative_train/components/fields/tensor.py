@@ -194,7 +194,7 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the tensor of the rows. Use `out` for it if values are copied without a conversion."""
+        """Return the tensor of the rows, in `out` if the values need no conversion."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)

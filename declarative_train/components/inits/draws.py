@@ -26,7 +26,7 @@ _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Random numbers for the rows from `first_row` on of a parameter of `shape`."""
+    """Random numbers for some rows of a parameter of `shape`, from row `first_row` on."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -35,7 +35,7 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Return standard normal numbers for the whole parameter, whatever rows these are for: float32, on the CPU."""
+        """Return standard normal numbers for the whole parameter, not only these rows: float32, on the CPU."""
         import torch
 
         values = torch.empty(self.shape, dtype=torch.float32, device="cpu")
@@ -50,7 +50,7 @@ class Draws:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Write `of_uniform` of numbers in [0, 1), element by element."""
+        """Write `of_uniform(u)`, with random u in [0, 1), into each element."""
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:
@@ -134,7 +134,7 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return at least `count` words of 64 random bits, in whole vectors."""
+        """Return at least `count` random 64-bit words of block `number`, in whole vectors."""
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)

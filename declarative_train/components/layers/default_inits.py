@@ -1,6 +1,6 @@
-"""Default start values of layers' parameters: torch's own distributions, as rules.
+"""Initial values of layers' parameters if a recipe sets none: torch's own distributions, as init components.
 
-A rule is imported when it is first used: reading a recipe needs none.
+An init is imported when it is first used: reading a recipe needs none.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from declarative_train.components.inits import INITS
 
 
 def start(kind: str, **fields: Any) -> Init:
-    """Return the rule that recipes call by this name."""
+    """Return the init of this type with these keys."""
     return INITS[kind](**fields)
 
 
 def linear_weight() -> Init:
-    """Return the rule of linear and convolution weights: +-1 / sqrt(fan in)."""
+    """Return the init of weights of linear layers and convolutions: +-1 / sqrt(fan in)."""
     return start("kaiming_uniform", a=sqrt(5))
 
 
 def linear_bias(fan_in: int) -> Init:
-    """Return the rule of the bias that belongs to such a weight."""
+    """Return the init of a bias next to such a weight."""
     bound = 1 / sqrt(fan_in)
     return start("uniform", low=-bound, high=bound)
 
 
 def scale_and_shift(parameter: str) -> Init | None:
-    """Return the rule of a norm's parameter, which starts as the identity, or None."""
+    """Return the init of a norm's parameter, which starts as the identity; None for another name."""
     return {"weight": start("ones"), "bias": start("zeros")}.get(parameter)

@@ -184,7 +184,7 @@ class OneHot(FunctionLayer):
 
 
 def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
-    """Check that the table has a row for every number in the known range of the input."""
+    """Return an error unless the table has a row for every number in the known range of the input."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
@@ -199,8 +199,8 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return the rows that all values of the input need. Values below 0 do not count: they were reported, or do not
-    occur."""
+    """Return how many rows of a table the values of the input need. Values below 0 do not count: they are reported
+    elsewhere, or do not occur."""
     return max(_rows_by_column(x))
 
 

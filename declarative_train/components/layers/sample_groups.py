@@ -151,14 +151,14 @@ class HoldsSamples(Protocol):
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Give every module of the model that mixes samples this object."""
+    """Give this object to every module of the model that mixes samples."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks, above 1, that hold one group of some module; ascending."""
+    """Return how many neighbouring ranks share a group: the different numbers above 1 over all modules, ascending."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
@@ -166,8 +166,9 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return this rank's process group for each span. `ranks` are the global numbers of its data-parallel ranks, in
-    order; all of them must call this with the same spans. `make` makes the group of some ranks."""
+    """Return this rank's process group for each span (number of neighbouring ranks). `ranks`: the global numbers of the
+    data-parallel ranks, in order; all of them must call this with the same spans. `make` makes a group of some
+    ranks."""
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}
@@ -179,11 +180,9 @@ def make_process_groups(
 
 
 def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = None) -> None:
-    """Fold the statistics of the step's groups into the running ones: one reduction for the whole model.
-
-    Call it once per optimizer step on all data-parallel ranks. `finite` (a bool tensor): when it is false the step is
-    dropped, and so are its statistics.
-    """
+    """Update the running statistics by those of the step's groups: one reduction for the whole model. Call it once per
+    optimizer step on all data-parallel ranks. `finite` (a bool tensor): false if the step was dropped; then its
+    statistics are dropped too."""
     import torch
 
     modules: list[Any] = [

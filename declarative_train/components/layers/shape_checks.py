@@ -46,7 +46,7 @@ class FunctionLayer(Layer, ABC):
             cls.operation = cls.model_fields["type"].default
 
     def options(self) -> Mapping[str, object]:
-        """Return the function's arguments other than its tensors."""
+        """Return the layer's keys as arguments of its function."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -99,7 +99,7 @@ def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | 
 
 
 def name_port(port: str) -> str:
-    """Return how messages name a port; the edges of a variadic port have no names of their own."""
+    """Return the name of an input in messages; inputs of a variadic port have only numbers."""
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
@@ -174,7 +174,7 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return torch's number of a dimension (the batch is 0) as a positive one, or a ShapeError; `rank` counts the
+    """Return a dimension as a number from 0 (the batch) on, or a ShapeError; `rank`: the number of dimensions with the
     batch."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim

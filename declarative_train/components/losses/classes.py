@@ -63,7 +63,8 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Count the items of each class, (C,) int64, without ignored ones. Raises ValueError for a class out of range."""
+    """Return the number of items of each class, (C,) int64, without ignored ones. Raises ValueError for a class out of
+    range."""
     import numpy as np
 
     axis = class_axis(input.shape, class_dim)
@@ -113,7 +114,7 @@ class OfClasses(Loss, ABC):
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Count the items of each class (C,)."""
+        """Return the number of items of each class, (C,)."""
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
     def balance(self, tally: np.ndarray) -> Self:
@@ -222,7 +223,8 @@ class BceWithLogits(Loss):
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Count negatives and positives: (2, K) for rows (N, K), else (2, 1). Targets between 0 and 1 are rounded."""
+        """Return the numbers of negatives and positives: (2, K) for rows (N, K), else (2, 1). Targets between 0 and 1
+        are rounded."""
         import numpy as np
 
         rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)

@@ -80,7 +80,7 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return the items of a metric, and the number of classes or labels."""
+    """Return the module that turns scores and targets into items of a metric, and the number of classes or labels."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)

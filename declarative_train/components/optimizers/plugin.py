@@ -39,9 +39,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the size of the state, in proportion to that of a small parameter with as many dimensions after a
-        step.
-        """
+        """Return the number of elements of optimizer state, scaled from that of a small parameter with as many
+        dimensions."""
         if not self.may_import:
             return 2 * prod(shape)
         small = tuple(min(size, 8) for size in shape)

@@ -304,5 +304,5 @@ class Adafactor(Optimizer):
         return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Count two vectors instead of a matrix, which is what saves memory."""
+        """Return the size of two vectors in place of a matrix: that is how adafactor saves memory."""
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

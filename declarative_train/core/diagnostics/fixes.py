@@ -156,7 +156,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    r"""Split at `\n` only: `splitlines` also splits at form feeds and separators."""
+    r"""Return the lines of a text, split at `\n` only: `splitlines` also splits at form feeds and separators."""
     parts = text.split("\n")
     lines = [f"{part}\n" for part in parts[:-1]]
     return [*lines, parts[-1]] if parts[-1] else lines

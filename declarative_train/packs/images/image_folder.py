@@ -56,11 +56,11 @@ def _no_folder(root: str) -> SourceError:
     if os.path.isfile(root):
         return SourceError("unreadable", f"{format_path(root)} is a file; a folder of pictures is expected")
     above = os.path.dirname(root.rstrip("/")) or "."
-    beside = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
-    hint = f"folders in its folder: {', '.join(beside[:8])}" if beside else None
+    siblings = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
+    hint = f"folders in its folder: {', '.join(siblings[:8])}" if siblings else None
     name = os.path.basename(root.rstrip("/"))
     return SourceError(
-        "not_found", f"there is no folder {format_path(root)}", help=hint, name=name, known=beside, path=root
+        "not_found", f"there is no folder {format_path(root)}", help=hint, name=name, known=siblings, path=root
     )
 
 

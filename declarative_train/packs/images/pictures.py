@@ -129,7 +129,7 @@ class Pictures(LazyReader):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`."""
+        """Return the arrays of each field: (N, C, H, W) for images, (N, H, W) for masks, (N, length, ...) for boxes."""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)

@@ -78,13 +78,13 @@ class TokensField(Field):
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Key that names a column -> name of the column."""
+        """Names of columns by the key that names them (`column`, `prompt`, `tools`)."""
         named = {"column": self.column, "prompt": self.prompt, "tools": self.tools}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
     def _places(self) -> dict[str, int]:
-        """Key that names a column -> index among the field's columns; two keys may name the same column."""
+        """Index of the column of each key among the field's columns; two keys may name the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 

@@ -13,7 +13,7 @@ from declarative_train.core.span import Span
 from declarative_train.source.node import Entry
 
 
-def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
+def missing_base(span: Span, typed: str, path: str, reason: str, siblings: Iterable[str]) -> Diagnostic:
     """missing-base (M001)
 
     Finds: an `extends`, or a `--with`, whose file does not exist or cannot be read.
@@ -24,8 +24,8 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     Good:
         meta: {owner: me}
     """
-    # `beside`: the YAML files in that folder, as a user would type them.
-    names = list(beside)
+    # `siblings`: the YAML files in that folder, as a user would type them.
+    names = list(siblings)
     close = nearest(typed, names)
     hint = f"did you mean `{close}`?" if close else None
     if hint is None and path != typed:
@@ -94,7 +94,7 @@ def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
     return warning("M004", span, f"`{path}` is outside `{root}`", "copy it into the tree of the recipe")
 
 
-def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside: Collection[str] = ()) -> Diagnostic:
+def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], own_keys: Collection[str] = ()) -> Diagnostic:
     """null-removes-nothing (M005)
 
     Finds: a `null` for a key that no file before this one has.
@@ -105,9 +105,9 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside:
     Good:
         meta: {owner: me}
     """
-    # `known`: the keys that could be removed; `beside`: the keys of the file with the null.
+    # `known`: the keys that could be removed; `own_keys`: the keys of the file with the null.
     name, keys = entry.name, list(known)
-    close, fixes = nearest(name, keys), suggest_fix(entry.key.span, name, keys, taken=beside)
+    close, fixes = nearest(name, keys), suggest_fix(entry.key.span, name, keys, taken=own_keys)
     hint = f"did you mean `{close}`?" if close else "remove the key: `null` only removes a key of a base"
     message = f"`{name}: null` removes nothing: {where} has no such key"
     return error("M005", entry.value.span, message, hint, fixes=fixes, rests_on="all files")

@@ -35,7 +35,7 @@ def test_an_untouched_model_is_given_back_to_the_bit(tmp_path: Path, name: str) 
 
 
 def test_what_was_trained_goes_out_in_shards_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tokenizer beside it; read by transformers and by a recipe, and written anew into the same folder."""
+    """With a tokenizer next to it; read by transformers and by a recipe, and written anew into the same folder."""
     from transformers import AutoModelForCausalLM
 
     _, path = made.write(tmp_path, "qwen3")

@@ -16,7 +16,7 @@ SIZES = {
     "max_position_embeddings": 20,
 }
 DISTILLED = {"vocab_size": 96, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 20}
-CLASSES: dict[str, dict[str, Any]] = {  # classes of transformers, and what their configs say beside the sizes
+CLASSES: dict[str, dict[str, Any]] = {  # classes of transformers, and what their configs say next to the sizes
     "BertForMaskedLM": {"hidden_act": "gelu_new"},
     "BertForSequenceClassification": {"num_labels": 3, "layer_norm_eps": 1e-3},
     "BertForTokenClassification": {"num_labels": 5, "type_vocab_size": 1},

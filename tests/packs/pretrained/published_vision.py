@@ -134,7 +134,7 @@ def save(name: str, model: Any, folder: Path) -> tuple[str, str]:
 
 
 def _timm_args(model: Any) -> dict[str, Any]:
-    """What was said beside the architecture."""
+    """What was said next to the architecture."""
     if hasattr(model, "blocks"):
         return {"img_size": SIZE, "depth": len(model.blocks)}
     return {"layers": [len(getattr(model, f"layer{place}")) for place in range(1, 5)]}

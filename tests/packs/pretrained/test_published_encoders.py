@@ -148,7 +148,7 @@ def test_half_a_head_and_strange_names_are_errors(tmp_path: Path) -> None:
 
 
 def test_files_of_old_read_as_those_of_today(tmp_path: Path) -> None:
-    """As bert-base-uncased is: of BertForPreTraining, with norms of gamma and beta, and the decoder beside what it is
+    """As bert-base-uncased is: of BertForPreTraining, with norms of gamma and beta, and the decoder next to what it is
     tied to."""
     theirs, path = made.write(tmp_path, "BertForPreTraining")
 

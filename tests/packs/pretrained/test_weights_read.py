@@ -56,7 +56,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of 110 MB, its projections in tensors of their own: large beside what is paged in at a time."""
+    """A Llama of 110 MB, its projections in tensors of their own: large next to what is paged in at a time."""
     found = tmp_path_factory.mktemp("base")
     (found / "story.txt").write_text("a token after another, over and over again. " * 20)
     shapes = {"model.embed_tokens.weight": (VOCABULARY, WIDTH), "lm_head.weight": (VOCABULARY, WIDTH)}

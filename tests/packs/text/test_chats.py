@@ -99,7 +99,7 @@ def test_a_run_answers_and_so_does_what_it_left(folder: Path, capsys: pytest.Cap
 
 
 def test_another_template_is_another_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In its file, in the tokenizer's folder, and beside it."""
+    """In its file, in the tokenizer's folder, and next to it."""
     text = RECIPE.replace("steps: 90", "steps: 2").replace("90 steps", "1 step").replace("evaluation:", "# ")
     own = text.replace(", template: chat.jinja", "").replace("name: chats", "name: own")
     other = TEMPLATE.replace("<|im_end|>\n", "<|im_end|> ")

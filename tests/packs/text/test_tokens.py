@@ -1,4 +1,4 @@
-"""Texts as tokens: numbers that are the library's own, one length, and what a field gives beside them."""
+"""Texts as tokens: numbers that are the library's own, one length, and what a field gives next to them."""
 
 from __future__ import annotations
 

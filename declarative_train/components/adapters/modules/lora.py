@@ -82,7 +82,8 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Add each part of z (..., parts * rank) to its own rows of y; rows between the parts stay unchanged."""
+        """Return y with each part of z (..., parts * rank) times its matrix added to the part's own rows; rows between
+        the parts stay unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):
@@ -93,7 +94,7 @@ class LoraLinear(nn.Linear):
 
 
 def row_factors(summed: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """Return the factor (out,) of each row; 1 where `split` leaves rows out."""
+    """Return the factor (out,) by which DoRA multiplies each row; 1 for rows that `split` leaves out."""
     lengths = torch.linalg.vector_norm(summed, dim=1)
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:
@@ -124,8 +125,9 @@ def _write(tensor: Tensor, whole: Tensor) -> None:
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the path of each linear map in a layer's module ("" for itself) and the shape of its weight. Left out: the
-    maps of adapters, and maps that share their weight with another part of the module, such as a tied head."""
+    """Return the shape (out, in) of each linear map in a layer's module, by its path ("" for the module itself). Maps
+    of adapters are left out, and maps that share their weight with another part of the module, such as a tied output
+    layer."""
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1

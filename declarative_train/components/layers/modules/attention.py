@@ -83,7 +83,7 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the fractional index of the pair that turns this many times within the original length."""
+        """Return the (fractional) index of the pair that makes this many turns within the original length."""
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
@@ -261,7 +261,8 @@ def attend(
 def attend_allowed(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
-    """Return (B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query sees some key, at least its own."""
+    """Return (B, H, T, K): attention to the keys that are true in `allowed` (B, 1, 1 or T, S). `every`: each query sees
+    some key, at least its own."""
     if every:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
@@ -287,8 +288,8 @@ def _weigh_values(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """Return (B, 1, T, T): True for keys in the same segment (B, T) as the query that the mask, the causal order and
-    the window allow too."""
+    """Return (B, 1, T, T): True for keys in the query's own segment (B, T) that the mask, the causal order and the
+    window allow too."""
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
@@ -299,8 +300,8 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """Repeat keys and values for each query head: with a mask, and on the CPU, torch has only a slow kernel for fewer
-    key heads."""
+    """Return keys and values repeated for each query head that shares them: with a mask, and on the CPU, torch has only
+    a slow kernel for fewer key heads."""
     if shared == 1:
         return k_BGSK, v_BGSK
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
@@ -340,7 +341,7 @@ class RotaryTables:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `Angles.table`, cached."""
+        """Return the result of `Angles.table`, computed once and cached."""
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)
@@ -376,10 +377,10 @@ def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormM
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """Reshape (B, T, H * K) to (B, H, T, K)."""
+    """Return (B, T, H * K) as (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
 def _merge_heads(x_BHTK: Tensor) -> Tensor:
-    """Reshape (B, H, T, K) to (B, T, H * K)."""
+    """Return (B, H, T, K) as (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

@@ -78,7 +78,8 @@ class BatchNormModule(nn.Module):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Normalise all full groups at once, then the last one if it is smaller."""
+        """Return the normalised groups of this rank's rows: all full groups at once, then the last one if it is
+        smaller."""
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
         if real > full:
@@ -111,8 +112,8 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Normalise a group that is spread over `span` neighbouring ranks; `x` has the real rows of this rank, perhaps
-        none."""
+        """Return this rank's rows of a group that is spread over `span` neighbouring ranks, normalised; `x` may have no
+        rows."""
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
@@ -225,5 +226,5 @@ def _adopting_class(kind: Any) -> Any:
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:
-    """Reshape (C,) to (1, C, 1, ...)."""
+    """Return (C,) as (1, C, 1, ...)."""
     return vector.view(1, -1, *(1,) * (like.dim() - 2))

@@ -35,7 +35,7 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """Return torch's varlen attention, or None where this version has none with a window."""
+    """Return torch's varlen attention; None if this version of torch has none with a window."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -77,7 +77,8 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 class DocumentTable:
-    """Cache of the documents of a batch for all layers of a model: finding them makes the host wait for the device."""
+    """Cache of a batch's documents, which all layers of a model share: finding them makes the host wait for the
+    device."""
 
     def __init__(self) -> None:
         self._kept: tuple[Tensor, Documents | None] | None = None
@@ -94,7 +95,7 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents of segments (B, T); None where a number occurs in two runs of a row."""
+    """Return the documents in segments (B, T); None if a number occurs in two separate runs of a row."""
     B, T = segments.shape
     if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)

@@ -28,7 +28,7 @@ class EmbeddingModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Hold a part of the rows; `weight` is replaced by the caller."""
+        """Keep only this rank's rows of the table; the caller replaces `weight`."""
         self.ranks = ranks
 
     def forward(self, x: Tensor) -> Tensor:

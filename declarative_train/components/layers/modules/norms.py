@@ -89,16 +89,17 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`: `x` may be a float32 field while the parameters are in half
+    """Return the parameters in the dtype of `x`, which may be a float32 field while the parameters are in half
     precision."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:
-    """Return the same values, contiguous in memory if there is only one row, and make the gradient contiguous too.
+    """Return the same values in a memory format that makes the gradient's format agree with theirs, if there is only
+    one row.
 
-    For torch's batch norm, and instance norm which is one over a single row: with one row, any stride of the batch is
-    valid. If the channels are last in `x` but not in the gradient, or the reverse, the CPU kernel reads one of them in
-    the wrong order (torch 2.13; the error is as large as the gradient).
+    With one row, any stride of the batch dimension is valid. If then the channels are last in memory in `x` but not in
+    the gradient, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13; the
+    error is as large as the gradient). Instance norm is batch norm over a single row.
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -46,7 +46,7 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Storage format of a module's `weight`; the module has it as `packed`."""
+    """Number format of a module's `weight` that is stored in fewer bits; the module has this object as `packed`."""
 
     pairs: Tensor
 
@@ -58,7 +58,7 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Write the two levels of each byte."""
+        """Write the table from each byte to the two levels that it stores."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
@@ -75,7 +75,7 @@ class Packed(nn.Module):
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
     def round_trip(self, values: Tensor) -> Tensor:
-        """Return weights (R, C) after packing and unpacking."""
+        """Return weights (R, C) as they are after packing and unpacking."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
@@ -169,7 +169,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
 
 
 def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """Return (*ids, C), unpacking only these rows of the table."""
+    """Return the rows `ids` of a packed table, (*ids, C); only these rows are unpacked."""
     dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
@@ -200,8 +200,8 @@ def weights_in(module: nn.Module) -> Iterator[str]:
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Return whether a module's weight can be packed: a linear layer, or a module that replaces one (an adapter, the
-    head of a chunked loss)."""
+    """Return whether a module's weight can be packed: it is a linear layer, or replaces one (an adapter, the output
+    layer of a loss in chunks)."""
     return type(part) is nn.Linear or "packed" in part.__dict__
 
 
@@ -271,8 +271,8 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """Yield a tensor to write values to: the tensor itself, or, if it is packed, a float32 tensor that is packed into
-    it at the end. `on_host`: create it on the host, if several are written together."""
+    """Yield a tensor to write values to: the tensor itself or, for a packed weight, a float32 tensor that is packed
+    into it afterwards. `on_host`: make it on the host, because several are written together."""
     if packed is None:
         yield tensor
         return

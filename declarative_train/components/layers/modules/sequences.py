@@ -111,18 +111,18 @@ class SequencePoolModule(nn.Module):
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Reshape (B, ..., T, D) to (N, T, D), N sequences; (B, T, D) stays as it is."""
+    """Return (B, ..., T, D) as (N, T, D), N sequences."""
     return x if x.dim() == 3 else x.flatten(0, -3)
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Reshape results (N, ...) of the rows of `x` to the leading dimensions of `x` (B, ..., T, D)."""
+    """Return results (N, ...) for the rows of `x` with the leading dimensions of `x` (B, ..., T, D)."""
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Reshape (B, ..., S) or (B, ..., T, S) to (N, S) or (N, T, S) for the rows of `x`; a dimension of size 1 is
-    repeated."""
+    """Return a mask (B, ..., S) or (B, ..., T, S) as (N, S) or (N, T, S), one row for each sequence of `x`; a dimension
+    of size 1 is repeated."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]

@@ -27,7 +27,7 @@ class ChunkedHead(nn.Module):
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """Take over the parameters of `linear`; `term` is the loss over rows of single items."""
+        """Take over the parameters of `linear`. `term`: the loss, which computes rows of single items."""
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
@@ -37,7 +37,7 @@ class ChunkedHead(nn.Module):
         self._num_chunks = num_chunks
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute the scores of this rank's part of the classes; the parameters are replaced by the caller."""
+        """Compute only the scores of this rank's part of the classes; the caller replaces the parameters."""
         self._ranks = ranks
         self._term.term.divide(ranks)
 

@@ -49,7 +49,7 @@ class OverClasses(nn.Module, LossModule):
         class_weights: tuple[float, ...] | None,
         masked: bool,
     ) -> None:
-        """Store the function; `axis` is the class dimension in `shape`, the shape of one row of scores."""
+        """`shape`: that of one row of scores. `axis`: the class dimension in it. `soft`: targets are probabilities."""
         super().__init__()
         self.function = function
         self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft
@@ -61,7 +61,7 @@ class OverClasses(nn.Module, LossModule):
         self.items_per_row = None if varies else float(self.num_items)
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Take the scores of this rank's part of the classes, which are the last dimension."""
+        """Take scores of this rank's part of the classes only, which are the last dimension."""
         assert isinstance(self.function, CrossEntropyFunction)
         self.function = DividedCrossEntropy(self.function.label_smoothing, self.num_classes, ranks)
         self.num_classes //= ranks.size
@@ -113,7 +113,7 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace masked scores and classes, which may be nan or out of range."""
+        """Return scores and classes with masked ones replaced by 0: they may be nan or out of range."""
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)

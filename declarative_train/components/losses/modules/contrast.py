@@ -18,11 +18,12 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 
 class Contrast(nn.Module, LossModule):
-    """Term of two views; input, target: (R, D). The count is the number of rows. Padding rows are not negatives.
+    """Contrastive loss between two views of each sample; input, target: (R, D). The count is the number of rows.
+    Padding rows are not negatives.
 
-    The engine writes `groups` (`components/layers/sample_groups.py`). In training, a group larger than a rank's
+    The engine sets `groups` (`components/layers/sample_groups.py`). In training, a group larger than a rank's
     microbatch is gathered with gradients. In evaluation the rows of all ranks are gathered and kept until their group
-    is complete; each rank then computes its share of it.
+    is complete; each rank then computes its part of it.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -52,14 +53,14 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's share of the last, smaller group of an evaluation."""
+        """Return this rank's part of the sum for the last group of an evaluation, which is smaller."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
             return torch.zeros(())
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Return this rank's share of the groups that these rows (R, 2, D) of all ranks complete."""
+        """Return this rank's part of the sums for the groups that these rows (R, 2, D) of all ranks complete."""
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))
@@ -67,7 +68,7 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's share of a group (n, 2, D): every `size`-th row matched against all rows."""
+        """Return this rank's part of the sum for a group (n, 2, D): every `size`-th row, matched with all rows."""
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
@@ -75,9 +76,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Match this rank's rows (slot, D) against those of `span` neighbouring ranks; the others do the same with
-        theirs.
-        """
+        """Return the sum for this rank's rows (slot, D), matched with those of `span` neighbouring ranks, which do the
+        same."""
         group = self.groups.process_groups[span]
         all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
         all_weight = _gather(weight, group)

@@ -22,7 +22,7 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of all items' weights, () float64, on the device of its input."""
+    """Return the sum of the weights of all items, a float64 scalar on the device of its input."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
@@ -34,7 +34,8 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 
 def in_full(input: Tensor) -> Tensor:
-    """Convert half precision to float32, as autocast does for losses: sums would lose precision."""
+    """Return the tensor, in float32 if it is in half precision, as autocast does for losses: sums would lose
+    precision."""
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
 

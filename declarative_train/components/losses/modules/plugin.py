@@ -1,4 +1,4 @@
-"""Losses and metrics of plugins: sums of their values, and their values for generated samples.
+"""Modules for losses and metrics of plugins: sums of their values, and trials on generated samples.
 
 B batch (rows, padding included), S the dimensions of an item within a row.
 """

@@ -145,7 +145,7 @@ class FromCounts(MetricModule):
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Divide; 0 where the divisor is 0."""
+    """Return a / b, 0 where b is 0."""
     return torch.where(b == 0, 0, a / torch.where(b == 0, 1, b))
 
 
@@ -154,13 +154,15 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the part of the pairs of a yes and a no in which the yes scores higher; a tie counts half."""
+    """Return the fraction of pairs (positive, negative) in which the positive scores higher; ties count half. `yes`,
+    `no`: the weights of positives and negatives at each score, ascending."""
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the precision from each score up, averaged over the yes."""
+    """Return the precision among all items with at least a positive's score, averaged over the positives. `yes`, `no`:
+    the weights of positives and negatives at each score, ascending."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 

@@ -48,7 +48,7 @@ class MeanOfItems(MetricModule):
 
 
 class Itself:
-    """Items (B, *S), unchanged."""
+    """Items (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -57,7 +57,7 @@ class Itself:
 
 
 class Errors:
-    """`error(input, target)` of each element (B, *S)."""
+    """Items: `error(input, target)` of each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -72,7 +72,7 @@ class Errors:
 
 
 class Hits:
-    """1 where the target class is among the `top_k` highest scores."""
+    """Items that are 1 where the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -88,7 +88,7 @@ class Hits:
 
 
 class Agreements:
-    """1 where score and answer are both positive or both negative."""
+    """Items that are 1 where score and answer are both positive or both negative, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -102,7 +102,7 @@ class Agreements:
 
 
 class Surprises:
-    """Cross entropy of each item."""
+    """Items: the cross entropy of each."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -116,7 +116,7 @@ class Surprises:
 
 
 class ItemLoss:
-    """Cross entropy of each item (B, *S), already computed by the loss."""
+    """Items whose cross entropy (B, *S) the loss has already computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

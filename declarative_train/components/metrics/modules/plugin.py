@@ -1,4 +1,4 @@
-"""Metrics of plugins at work."""
+"""Modules for metrics of plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Values of `forward` for each item (B, *S)."""
+    """Items (B, *S): the values that a plugin's `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -59,7 +59,8 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the number, () float64, that `whole` gives. Raises ValueError if it is not one number."""
+    """Return the one number (float64 scalar) that a plugin's `whole` returns. Raises ValueError if it is not one
+    number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)
     value = torch.as_tensor(found, dtype=torch.float64)
@@ -69,5 +70,5 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the number that `whole` gives for a few generated samples."""
+    """Return the number that a plugin's `whole` returns for a few generated samples."""
     return one_number(whole, *make_samples(input, target))

@@ -57,7 +57,7 @@ def _enhanced(what: str) -> Change:
 
 
 def _of_colours(name: str) -> Change:
-    """Return a change by a function of `ImageOps`, which does not support alpha: alpha is kept."""
+    """Return a change by a function of Pillow's `ImageOps`, which does not support alpha: alpha is kept."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -102,9 +102,8 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Draw a change, and its amount as a function of an image's height and width. `greatest`: the amounts at level 0
-    and at the last level.
-    """
+    """Return a randomly drawn change and its amount as a function of an image's height and width. `greatest`: the
+    amounts at level 0 and at the last level."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
@@ -124,7 +123,8 @@ def _changed(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Draw a change and apply it to all images, if it is one of `made`."""
+    """Return the images after a randomly drawn change. `made`: the changes that are applied; others are drawn but leave
+    the images as they are (masks ignore colours)."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

@@ -1,4 +1,4 @@
-"""On a pretended GPU, beside what `test_pretend_gpu.py` trains: predictions, evaluations, texts and exports of a
+"""On a pretended GPU, next to what `test_pretend_gpu.py` trains: predictions, evaluations, texts and exports of a
 finished run, sets that roll, and the settings that a rank makes before it computes."""
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_generators_are_saved_for_what_is_computed_again_only_where_something_is
 def test_a_set_lies_on_the_gpu_where_the_steps_leave_room_and_is_counted(
     directory: Path, more: int, lies_there: bool
 ) -> None:
-    """`more`: free bytes beside what the steps and the model will take. An eighth of what is free would do."""
+    """`more`: free bytes next to what the steps and the model will take. An eighth of what is free would do."""
     plan = compiled(directory, merged(DIGITS, ONE_GPU))
     wide = MemoryPlan("each device", 1 << 14, 1 << 14, 1 << 15, gathered=0, activations=100 << 20, is_traced=True)
     plan = replace(plan, memory=(wide,))
