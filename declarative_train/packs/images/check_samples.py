@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.components.data import Transform
+from declarative_train.components.transform import Transform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
