@@ -78,7 +78,7 @@ def wait_until(is_so: Callable[[], bool], why: Callable[[], str]) -> None:
 
 
 def answer(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr
 
 
@@ -179,6 +179,48 @@ def test_the_documented_job_saves_when_it_is_warned_and_goes_on_when_it_is_reque
         # srun reports tasks that end together in one line: "tasks 0-1: Exited with exit code 75"
         wait_until(partial(has_left, output, 2 * session), output.read_text)
     assert len(list((tmp_path / "runs" / "made").iterdir())) == 1
+
+
+def test_a_launched_job_is_requeued_until_it_is_cancelled(
+    tmp_path: Path, slurm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    endless = {"training": {"epochs": None, "steps": 100_000_000}, "checkpoint": None, "evaluation": None}
+    two_ranks = {"parallelism": "ddp", "layout": {"gpus": 2, "device": "cpu"}, "data": {"workers": 1}}
+    recipe = write_recipe(tmp_path, merged(DIGITS, {**endless, **two_ranks}))
+    said = answer("dtrain", "launch", str(recipe), "--to", "slurm", "--submit", "--time", "1 hour", "--output", "job")
+    (job,) = re.findall(r"Submitted batch job (\d+)", said)
+    output = tmp_path / "job" / f"{job}.log"
+
+    def so_far() -> str:
+        return f"{said}\n{answer('scontrol', 'show', 'job', job)}\n{output.read_text() if output.exists() else ''}"
+
+    for session, number in enumerate(("TERM", "USR1"), 1):
+        steps = len(found(tmp_path, StepDone))
+        wait_until(lambda: len(found(tmp_path, StepDone)) > steps, so_far)  # noqa: B023
+        answer("scancel", f"--signal={number}", job)
+        wait_until(lambda: len(found(tmp_path, RunStarted)) > session, so_far)  # noqa: B023
+        assert found(tmp_path, RunStarted)[-1].first_step == found(tmp_path, CheckpointSaved)[-1].step
+        wait_until(partial(has_left, output, 2 * session), output.read_text)
+    answer("scancel", job)
+    wait_until(lambda: "JobState=CANCELLED" in answer("scontrol", "show", "job", job), so_far)
+    assert [path.name for path in (tmp_path / "runs" / "made").iterdir()] == ["job"]
+
+
+def test_a_launched_sweep_is_an_array(tmp_path: Path, slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    sweep = {"sweep": {"type": "grid", "over": {"training.optimizer.lr": [0.1, 0.01]}}}
+    recipe = write_recipe(tmp_path, merged(DIGITS, sweep))
+    words = ("--to", "slurm", "--sweep", "--jobs", "1", "--submit", "--output", "job")
+    said = answer("dtrain", "launch", str(recipe), *words)
+    wait_until(
+        lambda: len(found(tmp_path, RunEnded)) == 2,
+        lambda: said + "".join(path.read_text() for path in (tmp_path / "job").glob("*.log")),
+    )
+    assert sorted(path.name for path in (tmp_path / "runs" / "made").iterdir()) == ["job-0", "job-1"]
 
 
 def test_each_element_of_an_array_is_a_run_by_itself(tmp_path: Path, slurm: None) -> None:

@@ -1,4 +1,4 @@
-"""Tools: the commands `fits`, `init`, `lsp` and `sweep`, which use `app`, as a pack."""
+"""Tools: the commands `fits`, `init`, `launch`, `lsp` and `sweep`, which use `app`, as a pack."""
 
 from declarative_train.core.packs import Command, Pack
 
@@ -8,6 +8,10 @@ PACK = Pack(
             "show whether a model fits on GPUs, which layouts do, time and cost", "declarative_train.tools.fits.command"
         ),
         "init": Command("write a first recipe", "declarative_train.tools.first_recipe.command"),
+        "launch": Command(
+            "write the files with which Slurm, Kubernetes, SkyPilot or ssh runs a recipe",
+            "declarative_train.tools.launch.command",
+        ),
         "lsp": Command("start a language server for editors", "declarative_train.tools.language_server.command"),
         "sweep": Command(
             "run a recipe with each of the settings in its section `sweep`",

@@ -1,0 +1,74 @@
+"""Needs of a job, from its plan: nodes, tasks, devices and cores, its time, and the time to stop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from declarative_train.engine.failures import limit_s
+from declarative_train.plan.plan import Plan
+from declarative_train.planner.text.estimate import memory
+
+SAVE_BYTES_PER_S = 100e6  # of one rank, hashed, to a disk that many ranks share
+TIME_MARGIN, SETUP_S = 1.5, 600.0  # a job that is a little slower than predicted should not be cut off
+SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Needs of a job. A task is a process that the cluster starts: a rank, or the one process of `dp`. `cores` are
+    those of a task. `minutes` is None if the time is not known. `lead_s`: seconds from a signal to the end."""
+
+    num_nodes: int
+    tasks_per_node: int
+    gpus_per_task: int
+    cores: int
+    minutes: int | None
+    time_reason: str
+    lead_s: int
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.tasks_per_node * self.gpus_per_task
+
+    @property
+    def cores_per_node(self) -> int:
+        return self.tasks_per_node * self.cores
+
+
+def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None) -> Needs:
+    """Return the needs of a plan. `minutes` and `cores` (of a task) replace what follows from it."""
+    layout = plan.layout
+    reason = "--time"
+    if minutes is None:
+        minutes, reason = predict_minutes(plan)
+    gpus = 0 if layout.device == "cpu" else layout.num_copies
+    return Needs(
+        num_nodes=layout.num_nodes,
+        tasks_per_node=len(layout.ranks) // layout.num_nodes,
+        gpus_per_task=gpus,
+        cores=cores or plan.data.workers + 1,
+        minutes=minutes,
+        time_reason=reason,
+        lead_s=lead_s(plan),
+    )
+
+
+def predict_minutes(plan: Plan) -> tuple[int | None, str]:
+    """Return the time limit of a job and its reason: the predicted time with a margin, or `training.max_time`; None if
+    the plan has no estimate."""
+    step_s = None if plan.estimate is None else plan.estimate.step_s
+    if plan.training.max_time_s is not None:
+        return math.ceil((plan.training.max_time_s + SETUP_S + lead_s(plan)) / 60), "training.max_time, and the start"
+    if step_s is None:
+        return None, ""
+    predicted_s = step_s * plan.training.num_steps
+    reason = f"{TIME_MARGIN:g} x the predicted {predicted_s / 3600:.2g} hours of steps, and the start"
+    return math.ceil((TIME_MARGIN * predicted_s + SETUP_S) / 60), reason
+
+
+def lead_s(plan: Plan) -> int:
+    """Return the seconds that a run needs from a signal to its end: to finish a step, and to save a checkpoint."""
+    num_bytes = max(each.parameters + each.optimizer for each in memory(plan))
+    seconds = limit_s("DTRAIN_GRACE_S") + 2 * num_bytes / SAVE_BYTES_PER_S
+    return max(SHORTEST_LEAD_S, LEAD_ROUND_S * math.ceil(seconds / LEAD_ROUND_S))
