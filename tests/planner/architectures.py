@@ -87,8 +87,11 @@ def architectures() -> list[Architecture]:
     return found
 
 
-def plan_of(each: Architecture, folder: Path) -> Plan:
+def plan_of(each: Architecture, folder: Path, **values: object) -> Plan:
+    """Return the plan of a model; `values` replace those of its config."""
     write_config(each, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
     made = target_of_folder(
         str(folder), task="pretrain", batch=BATCH, length=length_of(each), precision=each.precision, layout={"gpus": 1}
     )

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from declarative_train.planner.estimate.shortened import find_chains, shorten
+from declarative_train.planner.footprint import forecast
+from declarative_train.planner.footprint.forecast import LONG, Forecast
 from tests.planner import __main__ as planner
-from tests.planner.architectures import KINDS, QUICK, Architecture, architectures, are_close, measure
+from tests.planner.architectures import KINDS, QUICK, Architecture, architectures, are_close, measure, plan_of
 
 pytest.importorskip("transformers")
 pytest.importorskip("timm")
@@ -29,6 +32,37 @@ def test_every_model_needs_what_its_plan_says(each: Architecture) -> None:
     found = measure(each)
     assert found.predicted.is_traced
     assert are_close(found), dataclasses.asdict(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "checkpointing"),
+    [
+        ("StableLmForCausalLM", "fp32", "none"),
+        ("MixtralForCausalLM", "bf16", "blocks"),
+        pytest.param("Olmo2ForCausalLM", "bf16", "selective", marks=pytest.mark.long),
+        pytest.param("GPTNeoXForCausalLM", "fp32", "blocks", marks=pytest.mark.long),
+    ],
+)
+def test_a_few_layers_of_a_library_model_show_the_memory_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, precision: str, checkpointing: str
+) -> None:
+    kind = next(kind for kind, names in KINDS.items() if model in names)
+    plan = plan_of(Architecture(kind, model, precision, checkpointing), tmp_path, num_hidden_layers=10)
+    (run,) = find_chains(plan, LONG)
+    assert (len(run.paths), run.node) == (10, "net")
+    assert any(".layers.4." in item.name for item in plan.parameters)
+    short = shorten(plan, [run], [4])
+    assert not any(".layers.4." in item.name for item in short.parameters)
+    (found,) = Forecast().memory(plan).rows
+    monkeypatch.setattr(forecast, "LONG", 100)
+    (whole,) = Forecast().memory(plan).rows
+    assert found == whole
+
+
+def test_layers_of_two_kinds_are_all_traced(tmp_path: Path) -> None:
+    each = Architecture("dense", "StableLmForCausalLM", "fp32", "none")
+    kinds = ["full_attention", "sliding_attention"] * 5
+    assert find_chains(plan_of(each, tmp_path, num_hidden_layers=10, layer_types=kinds), LONG) == []
 
 
 def test_there_are_sixty_of_five_kinds() -> None:

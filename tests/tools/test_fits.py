@@ -180,6 +180,30 @@ def test_a_target_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "<stdin>" not in said
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "note"),
+    [
+        ("T5Config", {"d_model": 32, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "vocab_size": 300}, ""),
+        ("Dinov2Config", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56},
+         "a linear head is planned in place of its own"),
+    ],
+)  # fmt: skip
+def test_other_architectures_are_nodes_of_their_library(
+    tmp_path: Path, kind: str, values: dict[str, object], note: str
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    name = {"T5Config": "T5ForConditionalGeneration", "Dinov2Config": "Dinov2Model"}[kind]
+    config = json.loads(getattr(transformers, kind)(**values, architectures=[name]).to_json_string(use_diff=False))
+    folder = folder_of(tmp_path / "model", config)
+    length = 16 if kind == "T5Config" else None
+    made = target_of_folder(
+        folder, task="full", batch=2, length=length, precision="bf16", layout={"gpus": 1, "hardware": "l4"}
+    )
+    plan = dt.loads(made.text, set={"parallelism": {}}).plan().plan
+    assert plan.memory[0].is_traced
+    assert (made.through, made.takes_adapters, made.notes) == ("transformers", False, (note,) if note else ())
+
+
 def test_a_recipe_without_a_gpu_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fits", RECIPE]) == 2
     assert "help: --gpu h100-sxm" in capsys.readouterr().err

@@ -84,7 +84,9 @@ def target_of_folder(
             graph |= {"pooled": {"type": "flatten"} if shape.input == "picture" else f"mean({NET}, dim=1)"}
         graph |= {"head": {"type": "linear", "out_features": _num_labels(config)}}
         loss = "head"
-        notes.append("its class has no head: a linear one is added")
+        notes.append("a linear head is planned in place of its own")
+    if shape.input == "tokens" and any(key in config for key in ("vision_config", "audio_config")):
+        notes.append("only its texts are planned: its encoders of pictures and sounds are idle")
     model: Tree = {"graph": graph}
     if task in ("lora", "qlora"):
         if block is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 MOST_TERMS, MOST_CHANGES, MOST_LAYOUTS = 4, 5, 4
-_NAME = 42  # letters of a change or a layout
+_CHANGE, _LAYOUT = 42, 50  # letters of a name
 
 
 def describe(found: Fits) -> str:
@@ -67,7 +67,7 @@ def _terms(found: Fits) -> list[str]:
 
 
 def _changes(found: Fits) -> list[str]:
-    rows = [[_cut(each.settings), *_differences(each, found)] for each in found.changes[:MOST_CHANGES]]
+    rows = [[_cut(each.settings, _CHANGE), *_differences(each, found)] for each in found.changes[:MOST_CHANGES]]
     return columns([["", "memory", "step", ""], *rows], numbers=False) if rows else []
 
 
@@ -94,10 +94,10 @@ def _layouts(found: Fits) -> list[str]:
     planned = taken[0] if taken else found.plan.layout.mode
     rows = [
         [
-            _cut(each.parallelism),
+            _cut(each.parallelism, _LAYOUT),
             amount(each.memory_bytes or 0, "B"),
             time_in_words(each.step_s or 0.0),
-            "planned above" if each.parallelism == planned else "",
+            "above" if each.parallelism == planned else "",
         ]
         for each in found.layouts[:MOST_LAYOUTS]
     ]
@@ -137,5 +137,5 @@ def _certainty(found: Fits) -> list[str]:
     return lines
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 3]}..."
