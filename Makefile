@@ -8,11 +8,11 @@ RECIPE ?= recipes/digits_mlp.yaml
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 # ranks of a test share the cores of the machine
-quick test test-long matrix accept bench parity planner silent: export OMP_NUM_THREADS ?= 1
+quick test test-long matrix accept bench parity planner faults kills silent: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner silent test-gpu bench-gpu site pictures site-serve clean
+.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner faults kills silent test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -90,6 +90,14 @@ parity: $(VENV)/.installed-dev
 # docs/silent-mistakes.md: trainings that end well and have learned the wrong thing, and what is found of each
 silent: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.silent
+
+# docs/faults.md: what a run on two nodes says when ranks, agents, nodes and cables fail; as root, on network namespaces
+faults: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.faults
+
+# ranks, agents and nodes of one run are killed 200 times; it ends with the same parameters
+kills: $(VENV)/.installed-dev
+	DTRAIN_KILLS=200 $(BIN)/pytest -n 0 --timeout 7200 "tests/run/test_faults.py" -k "killed_again and not 30"
 
 # Every install is under constraints.txt, so that none moves torch. `make run` installs what a user needs; tests need more.
 $(VENV)/.installed: pyproject.toml constraints.txt

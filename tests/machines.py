@@ -57,7 +57,7 @@ class Machine:
         return process
 
     def cut_cable(self) -> None:
-        """Lose every packet to and from this machine, as where a cable is pulled: no side is told."""
+        """Lose every packet to and from this machine, as if a cable was pulled: neither side gets a message."""
         ip(f"-n {self.bridge} link set {self.end} down")
 
     def disturb(self, words: str) -> None:

@@ -304,8 +304,8 @@ class Link:
                 if beat != self._beat:
                     self._beat, self._changed_s = beat, self._answered_s
                 time.sleep(LOOK_S)
-        except Exception as error:  # of torch's store, or of what it returns when it ends
-            self._error = str(error) or type(error).__name__
+        except Exception:  # of torch's store, or of what it returns when it ends
+            self._error = "the connection ended"
 
 
 def follow(seat: Seat) -> int:

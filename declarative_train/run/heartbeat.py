@@ -85,7 +85,7 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
     return tuple(found)
 
 
-def _recorded() -> dict[str, Any]:
+def _read_recorder() -> dict[str, Any]:
     from torch._C import _distributed_c10d
 
     try:
@@ -98,7 +98,7 @@ def _collective() -> str:
     """Return the collective that this rank has begun and not ended, in words, or an empty text."""
     if "torch.distributed" not in sys.modules:
         return ""
-    entries = [entry for entry in _recorded().get("entries", []) if not entry["retired"]]
+    entries = [entry for entry in _read_recorder().get("entries", []) if not entry["retired"]]
     if not entries:
         return ""
     last = entries[-1]
@@ -114,7 +114,7 @@ def _dump(path: Path, beat: Beat) -> None:
         with path.open("w", encoding="utf-8") as file:
             print(json.dumps(asdict(beat)), file=file, flush=True)
             faulthandler.dump_traceback(file)
-            print(json.dumps(_recorded(), indent=1), file=file)
+            print(json.dumps(_read_recorder(), indent=1), file=file)
 
 
 @dataclass(slots=True)

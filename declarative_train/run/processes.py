@@ -348,7 +348,7 @@ def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: 
         loses = SIGNALLED + signal.SIGTERM not in deaths.values()
         return code_without_save(loses, asked_by), [unsaved_message(result.late or late_reason(), loses=loses)]
     elif reason:
-        why = f"{reason}{at}"
+        why = reason if "step" in reason else f"{reason}{at}"
     elif silent := without_answer(failures, num_ranks):
         why = silent
     elif failures:

@@ -1,0 +1,85 @@
+"""Faults of a run on two nodes: the message names the culprit, and a run that is killed again and again ends as if it
+had not been. docs/faults.md has all faults; here a few are tried again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from declarative_train.run.event import RunEnded, RunStarted, StepDone
+from tests.engine.made_recipes import write_data
+from tests.faults import FAULTS, KILL, PAGE, Fault, Running, ranks_of, row, send, start_agent, start_two, try_fault
+from tests.machines import machines
+from tests.started import family, finish
+
+SEED = 27
+SHORT = random.Random(SEED).sample([fault for fault in FAULTS if fault.name.startswith("SIGKILL")], 2)
+FEW = 4  # kills
+STEPS_PER_KILL = 400
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(each, id=each.name, marks=[] if each in SHORT else [pytest.mark.long]) for each in FAULTS]
+)
+@pytest.mark.timeout(200)
+def test_a_fault_is_reported_as_the_page_shows(fault: Fault) -> None:
+    outcome = try_fault(fault)
+    assert outcome.problems(fault) == []
+    shown = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {fault.name} |"))
+    assert row(fault, outcome).split("|")[3] == shown.split("|")[3]
+
+
+def digests(run: Running) -> dict[str, str]:
+    """Return the checksum of each file of the last checkpoint."""
+    newest = max((run.folder / "runs" / "made").glob("*/checkpoints/step_*"))
+    files = json.loads((newest / "manifest.json").read_text())["files"]
+    return {name: str(entry) for name, entry in files.items() if name.endswith(".distcp")}
+
+
+def train(folder: Path, num_kills: int, steps: int) -> Running:
+    """Run to the end, and kill a rank, an agent or a node after a checkpoint, so often. What is lost comes back."""
+    write_data(folder)
+    choice = random.Random(SEED)
+    changes = {"training": {"steps": steps}, "layout": {"max_restarts": 3}, "logging": {"every": "50 steps"}}
+    with machines(2) as made:
+        run = start_two(folder, made, changes)
+        saved = 0
+        for _ in range(num_kills):
+            saved = run.wait_for_checkpoint(saved)
+            node, victim = choice.randrange(2), choice.choice(["rank", "agent", "node"])
+            agent = run.agents[node]
+            pids = {"rank": ranks_of(agent), "agent": [agent.pid], "node": [*reversed(family(agent.pid))]}[victim]
+            send(KILL, *pids)
+            if victim != "rank":
+                finish(agent)
+                run.agents[node] = start_agent(made[node], node, str(folder / "made.yaml"), made[0])
+        said = [finish(agent, timeout=100) for agent in run.agents]
+    assert [code for code, _, _ in said] == [0, 0], said
+    return run
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("num_kills", [FEW, pytest.param(30, marks=pytest.mark.long)])
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
+    tmp_path: Path, num_kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "30")
+    num_kills = int(os.environ.get("DTRAIN_KILLS", num_kills))
+    steps = num_kills * STEPS_PER_KILL
+    folders = [tmp_path / "killed", tmp_path / "calm"]
+    for folder in folders:
+        folder.mkdir()
+    killed, calm = train(folders[0], num_kills, steps), train(folders[1], 0, steps)
+    started = [event for event in killed.events() if isinstance(event, RunStarted)]
+    assert len(started) > 1
+    assert isinstance(killed.events()[-1], RunEnded)
+    losses = [
+        {event.step: event.loss for event in run.events() if isinstance(event, StepDone)} for run in (killed, calm)
+    ]
+    assert losses[0] == losses[1]
+    assert digests(killed) == digests(calm)
