@@ -73,7 +73,7 @@ class RowConverter:
 
 
 def picture_column(data: DataSpec) -> str:
-    """Return the column that a picture file is read into: the one that all fields `type: image` read."""
+    """Return the column that an image file is read into: the one that all fields `type: image` read."""
     columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
     return columns.pop() if len(columns) == 1 else "image"
 

@@ -92,7 +92,7 @@ def _cast(values: Any, kind: Any) -> Any:
 
 
 def _holds_files(kind: Any) -> bool:
-    """Return whether a type is bytes, or the form in which the package `datasets` stores pictures: {bytes, path}."""
+    """Return whether a type is bytes, or the form in which the package `datasets` stores images: {bytes, path}."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):

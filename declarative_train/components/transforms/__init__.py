@@ -1,4 +1,4 @@
-"""Transforms: changes of the pictures of a sample, under `data.transforms`; the packs bring them."""
+"""Transforms: changes of the images of a sample, under `data.transforms`; the packs bring them."""
 
 from __future__ import annotations
 

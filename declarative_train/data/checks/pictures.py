@@ -1,4 +1,4 @@
-"""Messages on pictures: the files, and the transforms.
+"""Messages on images: the files, and the transforms.
 
 Each function is one message; its docstring is the manual page of its code.
 """

@@ -1,4 +1,4 @@
-"""Pack `images`: pictures, masks and boxes, and their transforms."""
+"""Pack `images`: images, masks and boxes, and their transforms."""
 
 from declarative_train.core.packs import Pack
 

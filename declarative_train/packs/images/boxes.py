@@ -38,7 +38,7 @@ class Boxes(NamedTuple):
 
     def move(self, motions: Sequence[Motion]) -> Boxes:
         """Return the boxes after the motions. After each motion, they are the upright boxes around the moved ones,
-        clipped to the picture."""
+        clipped to the image."""
         import numpy as np
 
         found = self
@@ -230,7 +230,7 @@ class BoxesField(Field):
         return np.asarray([known.index(each) for each in listed], np.int64)
 
     def clip_to_picture(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
-        """Return the boxes in pixels of the picture in the file, whose `size` is (height, width), clipped to it. Raises
+        """Return the boxes in pixels of the image in the file, whose `size` is (height, width), clipped to it. Raises
         BadValueError."""
         import numpy as np
 
@@ -273,7 +273,7 @@ class BoxesField(Field):
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return the corners, (N, 4) in pixels of a picture of this height and width, for `values` (length, 4) of a
+        """Return the corners, (N, 4) in pixels of an image of this height and width, for `values` (length, 4) of a
         batch."""
         import numpy as np
 
@@ -303,7 +303,7 @@ def _from_corners(corners: np.ndarray, format: Format) -> np.ndarray:
 
 
 def _clip(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Clip boxes to a picture of this height and width. Return them, and the share of each area that is inside."""
+    """Clip boxes to an image of this height and width. Return them, and the share of each area that is inside."""
     import numpy as np
 
     inside = np.clip(corners, 0.0, [size[1], size[0], size[1], size[0]])

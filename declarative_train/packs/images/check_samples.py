@@ -1,4 +1,4 @@
-"""Checks of pictures: places that transforms do not move, and scales that are applied twice."""
+"""Checks of images: places that transforms do not move, and scales that are applied twice."""
 
 from __future__ import annotations
 

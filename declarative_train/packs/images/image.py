@@ -1,4 +1,4 @@
-"""Field of pictures: a column of picture files -> float32 (C, H, W), 0 to 1, decoded when a sample is read."""
+"""Field of images: a column of image files -> float32 (C, H, W), 0 to 1, decoded when a sample is read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ORIENTATION = 0x0112  # EXIF's tag
 
 @cache
 def pillow_image() -> Any:
-    """Return Pillow's module `Image`, with its warning about pictures of more than 89 million pixels turned off. Pillow
-    refuses pictures of twice as many; they are reported as unreadable. Raises ImportError."""
+    """Return Pillow's module `Image`, with its warning about images of more than 89 million pixels turned off. Pillow
+    refuses images of twice as many; they are reported as unreadable. Raises ImportError."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -71,12 +71,12 @@ class PictureField(Field, ABC):
 
     @abstractmethod
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
-        """Return the spec of a picture of this size, with numbers in `interval`. Sides that differ between pictures are
+        """Return the spec of an image of this size, with numbers in `interval`. Sides that differ between images are
         0 in it."""
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        """Return a copy of an opened picture for the transforms, turned upright. Raises BadValueError and
+        """Return a copy of an opened image for the transforms, turned upright. Raises BadValueError and
         ValueError."""
 
     @abstractmethod
@@ -86,26 +86,26 @@ class PictureField(Field, ABC):
         return None
 
     def size_of(self, column: Column) -> Size:
-        """Return the size of every picture before the transforms; None for sides that differ between pictures."""
+        """Return the size of every image before the transforms; None for sides that differ between images."""
         if self.size is not None:
             return sides(self.size)
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return the spec of a picture before the transforms."""
+        """Return the spec of an image before the transforms."""
         return self.spec_of_size(self.size_of(columns[0]), (0.0, 1.0))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        """Decode pictures without transforms."""
+        """Decode images without transforms."""
         import numpy as np
 
         found = [self.numbers(self.picture(value, columns[0], row)) for row, value in enumerate(values[0])]
         return np.stack(found)
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value to a Pillow picture for the transforms, resized to `size`. Raises BadValueError and
+        """Decode one value to a Pillow image for the transforms, resized to `size`. Raises BadValueError and
         MissingPackageError."""
         return self.resize_picture(self.decode_whole(value, column, row))
 
@@ -203,7 +203,7 @@ class ImageField(PictureField):
         return _in_mode(turn_upright(picture), self.mode)
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Return a picture as float32 (C, H, W), 0 to 1."""
+        """Return an image as float32 (C, H, W), 0 to 1."""
         import numpy as np
 
         values = np.asarray(picture)
@@ -217,7 +217,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def turn_upright(picture: Any) -> Any:
-    """Turn a picture as its EXIF says."""
+    """Turn an image as its EXIF says."""
     from PIL import ImageOps
 
     if picture.getexif().get(_ORIENTATION, 1) == 1:

@@ -1,4 +1,4 @@
-"""Folders of pictures, one for each class: a table of files, which are read on access."""
+"""Folders of images, one for each class: a table of files, which are read on access."""
 
 from __future__ import annotations
 

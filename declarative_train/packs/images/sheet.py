@@ -1,4 +1,4 @@
-"""Pictures from all over a recipe's training set on one sheet: as they are in the file, as three epochs of training see
+"""Images from all over a recipe's training set on one sheet: as they are in the file, as three epochs of training see
 them, and as an evaluation does."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _pictures(training: PreparedSet, samples: np.ndarray) -> dict[str, PictureVa
 
 
 def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
-    """Return whether the pictures of a row can be decoded."""
+    """Return whether the images of a row can be decoded."""
     try:
         whole_pictures(given, row)
     except LazyFieldError:

@@ -245,7 +245,7 @@ def _num_labels(config: Mapping[str, Any]) -> int:
 
 
 def _side(config: Mapping[str, Any]) -> int:
-    """Return the height and width of a picture: transformers' `image_size`, timm's `input_size`."""
+    """Return the height and width of an image: transformers' `image_size`, timm's `input_size`."""
     given = config.get("image_size") or (config.get("pretrained_cfg") or {}).get("input_size") or SIDE
     return int(given[-1] if isinstance(given, list) else given)
 

@@ -1,4 +1,4 @@
-"""Messages on transforms and the fields next to the pictures that they change.
+"""Messages on transforms and the fields next to the images that they change.
 
 Each function is one message; its docstring is the manual page of its code.
 """

@@ -1,1 +1,1 @@
-"""Transforms of pictures, one file per family."""
+"""Transforms of images, one file per family."""

@@ -1,4 +1,4 @@
-"""Transforms that mix pictures and labels of two samples: mixup and cutmix."""
+"""Transforms that mix images and labels of two samples: mixup and cutmix."""
 
 from __future__ import annotations
 
