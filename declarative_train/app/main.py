@@ -34,6 +34,7 @@ COMMANDS = {
     "runs": "list the runs in a folder, with their settings and results",
     "schema": "print the JSON schema of recipes",
     "show": "show the resolved recipe, each value with its origin",
+    "status": "show how far a run is, its rate, its last checkpoint, its restarts and warnings",
     "tensorboard": "start TensorBoard on the runs",
     "trace": "show the path of the data through a model, or the epochs of a run",
 }
