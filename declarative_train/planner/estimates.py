@@ -35,7 +35,7 @@ def with_estimates(
     """Return the plan with its memory and estimates, and diagnostics. `choice`: that of `auto`, which has checked the
     memory already. `scales`: for estimates of plans that cannot be traced."""
     named = recipe.layout.hardware
-    if tracer is None and named is None and choice is None:
+    if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
     model = facts_of(plan)
     placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
@@ -46,7 +46,7 @@ def with_estimates(
             scale = scales(recipe, model)
             rows = tuple(memory_of(model, placement, scale))
         plan = replace(plan, memory=rows, not_traced=_not_traced(traced.why_not, scale))
-    if named is None and choice is None:
+    if named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
     target = target_of(recipe.layout)
     rows = plan.memory or tuple(memory_of(model, placement))

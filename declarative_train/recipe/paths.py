@@ -39,6 +39,12 @@ class Paths(NamedTuple):
             return node
         return node.with_values(self._below)
 
+    def in_layout(self, node: Node) -> Node:
+        """Return the layout with the absolute path of its calibration."""
+        if not isinstance(node, Mapping):
+            return node
+        return node.with_values(lambda each: self._absolute(each.value) if each.name == "calibration" else each.value)
+
     def _below(self, entry: Entry) -> Node:
         if entry.name == "source" and isinstance(entry.value, Mapping):
             return self._in_component(entry, DATASETS, _OF_SOURCES)

@@ -93,7 +93,8 @@ class Sectioning:
             elif name == "parallelism":
                 self._parallelism(entry.value, entry.key.span)
             else:
-                node = Paths.of(self.document).in_sources(entry.value) if name == "data" else entry.value
+                paths, node = Paths.of(self.document), entry.value
+                node = paths.in_sources(node) if name == "data" else paths.in_layout(node) if name == "layout" else node
                 kind: type[Section] = next(models_in(Top.model_fields[name].annotation))  # type: ignore[assignment]
                 if name == "logging" and self.sinks:
                     kind = logging_with(self.sinks)

@@ -1,9 +1,12 @@
-"""Tools: the commands `fits`, `init`, `launch`, `lsp` and `sweep`, which use `app`, as a pack."""
+"""Tools: the commands `calibrate`, `fits`, `init`, `launch`, `lsp` and `sweep`, which use `app`, as a pack."""
 
 from declarative_train.core.packs import Command, Pack
 
 PACK = Pack(
     commands={
+        "calibrate": Command(
+            "measure this machine for predicted step times", "declarative_train.tools.calibrate.command"
+        ),
         "fits": Command(
             "show whether a model fits on GPUs, which layouts do, time and cost", "declarative_train.tools.fits.command"
         ),

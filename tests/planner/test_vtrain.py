@@ -1,5 +1,5 @@
-"""Step times that others measured, compared with the time model and its committed constants. The rows are those that the
-constants were not fitted to."""
+"""Step times that others measured, compared with the time model and its committed constants. The rows are those that
+the constants were not fitted to."""
 
 from __future__ import annotations
 

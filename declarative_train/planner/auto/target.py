@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.amounts import amount, format_count
+from declarative_train.planner.calibration import read_calibration
 from declarative_train.planner.estimate.constants import Machine
 from declarative_train.recipe.sections.layout import Layout
 
@@ -31,13 +32,24 @@ class Target:
 
     @property
     def hardware(self) -> Hardware | None:
-        return None if self.machine is None else self.machine.hardware
+        """GPU to plan for; None for an unknown device, and for CPUs, whose memory the ranks share."""
+        is_gpu = self.machine is not None and self.machine.hardware.memory_bytes is not None
+        return self.machine.hardware if self.machine is not None and is_gpu else None
 
     def holds(self, num_bytes: int) -> bool:
         return self.memory_bytes is None or num_bytes <= self.memory_bytes
 
 
 def target_of(layout: Layout) -> Target:
+    """Return the target; the machine is that of the layout's calibration if it has one."""
+    if layout.calibration is None:
+        return _uncalibrated(layout)
+    machine, name = read_calibration(Path(layout.calibration)), Path(layout.calibration).name
+    found = _cpu(layout) if machine.hardware.name == "cpu" else _on(machine.hardware, ())
+    return replace(found, machine=machine, assumptions=(f"the speed is that of {name}", *found.assumptions[-1:]))
+
+
+def _uncalibrated(layout: Layout) -> Target:
     if layout.hardware is not None and layout.hardware != "cpu":
         return _on(HARDWARE[layout.hardware], ())
     if layout.device == "mps":

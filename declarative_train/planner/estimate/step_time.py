@@ -10,7 +10,7 @@ last bucket; in a pipeline it follows the schedule. `constants.py` has every con
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 
@@ -45,6 +45,10 @@ class StepTime:
     def total_s(self) -> float:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s
 
+    def scaled(self, factor: float) -> StepTime:
+        parts = (self.compute_s, self.exposed_s, self.bubble_s, self.update_s)
+        return StepTime(*(factor * each for each in parts), self.transfers)
+
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
     """Return the seconds between which 90 of 100 measured steps are, for a predicted step. The width is that of the
@@ -59,13 +63,14 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
     times = [_part_time(part, model, placement, machine) for part in placement.parts]
+    scale = machine.constants.scale
     slowest = max(times, key=lambda time: time.total_s)
     if placement.pipes is None:
-        return slowest
+        return slowest.scaled(scale)
     stages = _stage_times(model, placement, machine)
     whole_s = pipeline_s(placement.pipes.schedule, placement.pipes.num_ranks, stages, placement.num_microbatches)
     bubble_s = max(0.0, whole_s - max(time.compute_s for time in times))
-    return StepTime(slowest.compute_s, slowest.exposed_s, bubble_s, slowest.update_s, slowest.transfers)
+    return replace(slowest, bubble_s=bubble_s).scaled(scale)
 
 
 def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> StepTime:

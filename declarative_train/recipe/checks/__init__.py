@@ -72,6 +72,7 @@ RULES: dict[str, str] = {
     "P023": "parallelism_rules.torch_too_old",
     "P024": "parallelism_rules.parts_refused",
     "P025": "parallelism_rules.tensor_across_nodes",
+    "P026": "layout_rules.unreadable_calibration",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

@@ -5,7 +5,9 @@ Each public function that returns diagnostics is one rule; its docstring is the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
@@ -225,3 +227,27 @@ def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
         hint = "remove layout.hardware, or set layout.device to auto"
         related = (Related(draft.span("layout.device"), f"{layout.device} is set here"),)
         yield warning("P016", draft.span("layout.hardware"), message, hint, related)
+
+
+def unreadable_calibration(draft: Draft) -> Iterator[Diagnostic]:
+    """unreadable-calibration (P026)
+
+    Finds: a file in `layout.calibration` that does not exist, or that `dtrain calibrate` did not write.
+    Why:   the estimates would have no figures.
+    Bad:
+        layout: {gpus: 2, calibration: node.yaml}
+    Good:
+        layout: {gpus: 2, hardware: h100-sxm}
+    """
+    if draft.layout is None or draft.layout.calibration is None:
+        return
+    try:
+        found = json.loads(Path(draft.layout.calibration).read_text("utf-8"))
+        problem = "" if {"hardware", "figures", "constants"} <= set(found) else "is not a calibration"
+    except (TypeError, ValueError, RecursionError):
+        problem = "is not a calibration"
+    except OSError as reason:
+        problem = f"cannot be read: {reason.strerror}"
+    if problem:
+        message = f"{Path(draft.layout.calibration).name} {problem}"
+        yield error("P026", draft.span("layout.calibration"), message, "write one with `dtrain calibrate -o FILE`")

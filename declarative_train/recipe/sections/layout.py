@@ -50,6 +50,11 @@ class Layout(Section):
             raise ValueError("the first number of a range must not be above the second")
         return nodes
 
+    calibration: str | None = None
+    """File of `dtrain calibrate` with figures of a machine for the estimates, relative to the recipe. With it, times
+    are estimated for CPUs too.
+    """
+
     @property
     def num_nodes(self) -> int:
         """Number of nodes, the largest of a range."""

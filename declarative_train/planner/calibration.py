@@ -1,0 +1,47 @@
+"""Calibration: figures of one machine, measured there or derived from measured steps, in a file that recipes name by
+`layout.calibration`. They replace those of data sheets and of `estimate/constants.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from math import exp, log
+from pathlib import Path
+from statistics import median
+
+from declarative_train.components.hardware import HARDWARE
+from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.planner.estimate.constants import DEFAULT, Constants, Machine
+
+FIGURES = ("peak_flops", "memory_per_s", "link_per_s", "network_per_s", "reached")
+FEW = 5  # rows; with fewer the error is that of the constants, or half of it with one row of the same machine
+
+
+def write_calibration(path: Path, machine: Machine, how: str) -> None:
+    """Write a calibration. `how`: where its figures come from."""
+    hardware = machine.hardware
+    figures = {name: getattr(hardware, name) for name in FIGURES}
+    figures["peak_flops"] = dict(hardware.peak_flops)
+    text = {"hardware": hardware.name, "how": how, "figures": figures, "constants": asdict(machine.constants)}
+    path.write_text(json.dumps(text, indent=2) + "\n")
+
+
+def read_calibration(path: Path) -> Machine:
+    """Read a calibration. Raises ValueError if it is not one, and OSError."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        hardware: Hardware = replace(HARDWARE[found["hardware"]], **{name: found["figures"][name] for name in FIGURES})
+        return Machine(hardware, Constants(**found["constants"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError("it was not written by `dtrain calibrate`") from error
+
+
+def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
+    """Return the machine with the factor, and the error, that measured steps show. `rows`: (predicted, measured)
+    seconds of the uncalibrated machine."""
+    ratios = [log(measured / predicted) for predicted, measured in rows]
+    middle = median(ratios)
+    off = sorted(abs(each - middle) for each in ratios)
+    error = off[min(len(off) - 1, int(0.9 * len(off)))] if len(rows) >= FEW else DEFAULT.error / 2
+    return Machine(machine.hardware, replace(machine.constants, scale=exp(middle), error=max(error, 0.05)))
