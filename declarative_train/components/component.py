@@ -80,7 +80,7 @@ class Port(NamedTuple):
 
 
 class ShapeError(NamedTuple):
-    """Why a component does not accept these inputs: a sentence in the recipe's words.
+    """Reason why a component does not accept these inputs: a sentence in the recipe's words.
 
     `port` or `field` (dotted for nested fields): the value that the caret is put under. `help`: one hint. `is_warning`:
     torch accepts it, but it is probably not intended. `lacks_key`: the recipe lacks a key, whatever values occur in the

@@ -52,7 +52,7 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether it supports this number of microbatches per step, by the conditions of torch."""
+        """Return whether torch's schedule accepts this number of microbatches per step."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:

@@ -54,12 +54,12 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Set the attributes that follow from the others, once all are set."""
+        """Set the class attributes that follow from others, when all of these are set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
-        """Set an attribute named in `Kind.declares` to the value that the class gives it. Raises ValueError with the
-        problem and a hint."""
+        """Set a class attribute to the value that the plugin's class gives it. `key`: one of `Kind.declares`. Raises
+        ValueError with the problem and a hint."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
@@ -79,7 +79,8 @@ class PluginComponent(Component):
         return found
 
     def make(self, *first: object) -> Any:
-        """Make an object of the class, which runs its code. Raises whatever that raises."""
+        """Return an object of the plugin's class, which runs its code. `first`: the first arguments, which dtrain
+        gives. Raises any exception of that code."""
         return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
 
 
@@ -94,10 +95,10 @@ class Method(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of plugin class.
+    """Kind of plugin class (loss, metric, field, ...).
 
-    bases      how the dotted name of a base begins
-    adapter    the component class that calls it
+    bases      how the dotted name of a base class begins
+    adapter    our component class that calls the plugin's class
     methods    the class has one of them
     ending     the end of class names that is left out of the type
     leads      the number of first arguments of `__init__` that dtrain gives
@@ -321,7 +322,7 @@ def _read(
 
 
 class Makeable(Protocol):
-    """A plugin component: something that can make an object of its class."""
+    """Interface of a plugin component that can make an object of its class."""
 
     @property
     def type(self) -> str: ...
@@ -330,8 +331,8 @@ class Makeable(Protocol):
 
 
 def make_seeded(component: Makeable) -> tuple[Any, bool]:
-    """Make an object of the class with random generators seeded from its settings, so that it is the same in every
-    process. Return it, and whether it drew random numbers. Raises whatever its code raises."""
+    """Return an object of the plugin's class, made with random generators that are seeded from its settings, so that it
+    is the same in every process; and whether it drew random numbers. Raises any exception of its code."""
     from declarative_train.components.counter_rng import key_of
     from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
@@ -353,7 +354,7 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 
 
 def describe_failure(type: str, problem: Exception) -> ShapeError:
-    """Return the message for plugin code that fails on made-up samples."""
+    """Return the error for plugin code that fails on made-up samples."""
     lines = str(problem).splitlines() or [""]
     return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
@@ -361,8 +362,8 @@ def describe_failure(type: str, problem: Exception) -> ShapeError:
 def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Yield the attributes of the class, or of its bases in this file, that have these names, with their values; the
-    value is None if it is not a literal."""
+    """Yield (name, (syntax node, value)) for the attributes with these names in the class, or in its bases in this
+    file. A value that is not a literal is None."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

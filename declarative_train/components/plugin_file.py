@@ -1,6 +1,6 @@
-"""Plugin file as text: its public classes, their bases, their arguments; and its module, when its code may run.
+"""File of a plugin as text: its public classes, their bases and arguments; and its module, if its code may run.
 
-Every kind of plugin is read through here. None of their code runs before `import_plugin`.
+Every kind of plugin is read by this module. None of its code runs before `import_plugin`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class PluginFile:
         return None
 
     def attribute(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.Assign | ast.AnnAssign | None:
-        """Return the assignment of a class attribute in the class, or in its bases in this file."""
+        """Return the assignment of a class attribute, in the class or in its bases in this file; None if there is
+        none."""
         for item in node.body:
             if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
                 target = item.targets[0] if isinstance(item, ast.Assign) else item.target
@@ -142,8 +143,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class ArgumentFields(NamedTuple):
-    """Arguments of a class's `__init__` as fields for pydantic. `lists` are annotated as lists; the defaults of
-    `computed` are known only to the code."""
+    """Arguments of a class's `__init__` as fields for pydantic. `lists`: those annotated as lists. `computed`: those
+    whose default only the code knows."""
 
     fields: Mapping[str, Any]
     lists: frozenset[str]
@@ -157,8 +158,8 @@ def read_fields(
     taken: Container[str],
     given: Mapping[str, Any] = {},
 ) -> tuple[ArgumentFields, list[PluginProblem]]:
-    """Read the arguments of `__init__` as fields. `taken`: names that mean something else; `given`: fields of these
-    names are known already."""
+    """Return the arguments of `__init__` as fields, and problems. `taken`: names with another meaning. `given`: fields
+    that are known already, by name."""
     fields: dict[str, Any] = {}
     lists: set[str] = set()
     computed: set[str] = set()
@@ -208,8 +209,7 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """Return the name of a class in recipes, its attribute `type` or else `own` in lower case, and the problems
-    found."""
+    """Return the type by which recipes name a class (its attribute `type`, else `own` in lower case), and problems."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":
@@ -238,7 +238,7 @@ def arguments_of(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | No
 
 @lru_cache(maxsize=16)
 def import_plugin(path: str) -> ModuleType:
-    """Run a plugin's file as a separate module. Raises whatever its code raises."""
+    """Run a plugin's file as a module of its own. Raises any exception of its code."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     name = f"dtrain_plugin_{Path(path).stem}_{sha256(path.encode()).hexdigest()[:8]}"

@@ -38,13 +38,13 @@ class PluginLayer(Layer):
 
     @property
     def is_random(self) -> bool:
-        """True, because it cannot be known: an unneeded seed costs microseconds a step, a missing one costs
-        reproducibility."""
+        """True, because it cannot be known. An unneeded seed costs microseconds a step; without a needed one a run
+        cannot be reproduced."""
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Import the file and make the module. Its batch normalisation is replaced by ours: the running statistics of
-        torch's would depend on the mode. Raises whatever its code raises."""
+        """Import the file and return the module. Its batch normalisations are replaced by ours, since running
+        statistics of torch's would depend on the mode. Raises any exception of the code."""
         from declarative_train.components.layers.modules.batch_norm import adopt_batch_norms
 
         made: nn.Module = getattr(import_plugin(self.plugin_path), self.plugin_class)(**self._arguments(inputs))
@@ -52,15 +52,15 @@ class PluginLayer(Layer):
         return made
 
     def start(self, inputs: Mapping[str, TensorSpec], seed: int) -> nn.Module:
-        """Build the module with the start values of the run, always on the CPU: on the meta device, the code of a
-        pretrained model could not read its weights. Raises whatever the plugin's code raises."""
+        """Return the module with the initial values of the run, always on the CPU: on the meta device, code that loads
+        a pretrained model could not read its weights. Raises any exception of the code."""
         import torch
 
         with seed_generators(seed), torch.device("cpu"):
             return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
-        """Return the rule that keeps the value that the code gives the parameter."""
+        """Return an init that keeps the value which the code gives the parameter."""
         return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:

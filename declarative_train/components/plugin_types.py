@@ -1,5 +1,4 @@
-"""Types of a plugin's arguments: reads annotations and defaults as syntax and returns types that pydantic checks, and
-values."""
+"""Types of a plugin's arguments, read from annotations and defaults without running code."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return the type of an argument, `Any` if it is not plain data, and whether the argument expects a list (recipes
-    give tuples)."""
+    """Return the type of an argument for pydantic (`Any` if it is not plain data), and whether it expects a list
+    (recipes give tuples)."""
     if annotation is None:
         return _type_of_default(kind, default)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

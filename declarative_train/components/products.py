@@ -26,8 +26,8 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Use of a layer on one sample: specs by port, the layer's first output, whether a gradient flows back through each
-    port, and the layer's parameters."""
+    """Use of a layer: specs by input, the layer's first output, whether a gradient flows back through each input,
+    and the layer's parameters."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec
@@ -45,8 +45,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return a product for each matrix: every element of `spec` is multiplied with all dimensions of the matrix but
-        the first. `spec` is the result of a linear map or a convolution, or the input of a transposed one."""
+        """Return a product for each of the layer's matrices: each element of `spec` takes one multiplication per
+        element of all dimensions of the matrix but the first. `spec`: the result of a linear map or a convolution, or
+        the input of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

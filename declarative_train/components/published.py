@@ -1,5 +1,5 @@
-"""Published models that the shipped blocks can load: converts `config.json` to params of a block and back, and maps the
-names of tensors.
+"""Published models that our blocks can load: conversion between `config.json` and a block's params, and the names of
+tensors.
 
 The data of a family is in `blocks/huggingface/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
 that need code are in `converters/`.
@@ -30,9 +30,9 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class TensorPart(NamedTuple):
-    """A tensor of a file that holds some rows of a parameter: `share` of the sum of the shares of all its parts.
-    `ones`: the number of leading dimensions of size 1 that the file's tensor has in addition; below 0: that the
-    parameter has in addition."""
+    """Tensor of a file that holds some rows of a parameter: the fraction `share` / (sum of the shares of all its
+    parts). `ones`: how many leading dimensions of size 1 the file's tensor has more than the parameter (below 0:
+    fewer)."""
 
     name: str
     share: int = 1
@@ -41,8 +41,8 @@ class TensorPart(NamedTuple):
 
 
 class ModelHead(NamedTuple):
-    """A value of a block's param `head`: the architectures that have it, the one to write first, and its tensors.
-    `has_labels`: its `out_features` are the labels of the config."""
+    """Output layer (head) of a model, as a value of a block's param `head`: the architectures that have it, the one to
+    write first, and its tensors. `has_labels`: its `out_features` are the labels of the config."""
 
     architectures: tuple[str, ...]
     tensors: Mapping[str, object]
@@ -67,8 +67,8 @@ class ModelKind(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """Names of a family's tensors in a library. `params`: params that all its models have; `respelt`: ends of names in
-    old files."""
+    """Names that a library gives a family's tensors. `params`: params that all its models have. `respelt`: endings of
+    names in old files."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -78,8 +78,8 @@ class TensorNames(NamedTuple):
 
 
 class NameMap(NamedTuple):
-    """Names of one model: tensors by parameter, with `*` for the number of a copy and shares as numbers. `drawn`: the
-    parameters of a head, which are drawn if a file lacks them."""
+    """Names of the tensors of one model, by parameter, with `*` for the number of a copy. `drawn`: parameters of an
+    output layer, which keep random initial values if a file lacks them."""
 
     entries: dict[str, tuple[TensorPart, ...]]
     prefix: str
@@ -89,7 +89,7 @@ class NameMap(NamedTuple):
 
 
 class SizeSource(NamedTuple):
-    """A size of a parameter that determines a param."""
+    """Dimension of a parameter from which a param of the block can be read."""
 
     parameter: str
     dim: int
@@ -112,7 +112,7 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a kind's tensors; the default is the first kind of the library."""
+        """Return the names of a model's tensors. `kind`: None for the first kind of the library."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own
@@ -142,7 +142,7 @@ def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Te
 
 
 def families() -> tuple[str, ...]:
-    """Return the blocks that have a family."""
+    """Return the blocks of the package that published models can fill."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
@@ -167,7 +167,7 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield the kinds of a library. Entries for all its models come first; those of one model override them."""
+    """Yield (name, kind) for a library. Entries for all its models come first; those of one model override them."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (
@@ -292,9 +292,8 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` reads these params: the published one where it still matches, else the
-    published one with the new sizes, else one of the library's first kind that can express them. Raises
-    PublishedError."""
+    """Return a config from which `params_of` reads these params: the published one if it still fits, else the published
+    one with the new sizes, else one of the library's first kind that can express them. Raises PublishedError."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
@@ -320,13 +319,13 @@ def config_of(
 
 
 def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
-    """Return the class name of a block with these params."""
+    """Return the library's class name for a block with these params."""
     head = kind.heads.get(str(params.get("head")))
     return kind.architecture if head is None else head.architectures[0]
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the head that the config's class has; an unknown head is left out."""
+    """Return the params of the output layer that the config's class has; {} for an unknown one."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -347,12 +346,12 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys of the config that are not needed, because these params equal their defaults."""
+    """Return the keys of the config that may be left out, because these params equal their defaults."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config gives all these params. Params that it does not mention must equal the block's
+    """Return whether a config means all these params. Params that it does not mention must equal the block's
     defaults."""
     try:
         found = params_of(family, config)
@@ -366,7 +365,7 @@ def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
-    """Return the value of a param that a config does not mention."""
+    """Return the value that a param has if a config does not mention it. `found`: the params that it does mention."""
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))

@@ -20,7 +20,7 @@ C = TypeVar("C", bound=Component)
 
 
 class ComponentError(ValueError):
-    """A plan holds a component that this version of dtrain lacks, or has with other fields."""
+    """Error: a plan has a component that this version of dtrain lacks, or that has other keys."""
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
@@ -48,7 +48,7 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         return self._found[name]
 
     def read(self, data: Mapping[str, object]) -> C:
-        """Return the component that `Component.as_data` wrote. Raises ComponentError."""
+        """Return a component from the data that `Component.as_data` wrote. Raises ComponentError."""
         name = str(data.get("type"))
         if name not in self and isinstance(path := data.get("plugin"), str):
             from declarative_train.components.plugin_components import (

@@ -1,4 +1,4 @@
-"""Text from outside: JSON that may nest too deeply, and characters that control a terminal."""
+"""Untrusted text: JSON that may nest too deeply, and characters that control a terminal."""
 
 from __future__ import annotations
 

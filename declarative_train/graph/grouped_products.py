@@ -11,8 +11,8 @@ GROUPED: Any = getattr(torch.ops.aten, "_grouped_mm", None) and torch.ops.aten._
 
 
 class EmptyGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode in which grouped products in float32, which fake tensors refuse and the CPU computes, return an empty
-    result."""
+    """Mode in which grouped matrix products in float32 return an empty result of the right shape: fake tensors refuse
+    them, though the CPU computes them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is GROUPED and args[0].dtype != torch.bfloat16:

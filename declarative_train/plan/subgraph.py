@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnknownOutputError(Exception):
-    """The model has no node of this name; `known` are the existing ones."""
+    """Error: the model has no node of this name. `known`: the existing names."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         self.name, self.known, self.reason = name, tuple(known), reason

@@ -94,7 +94,7 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(values: np.ndarray) -> np.ndarray:
-    """Return values that can be compared: text as text, missing text as a separate value."""
+    """Return values that can be compared: texts, with missing ones as a value of their own."""
     import numpy as np
 
     if values.dtype != object:
@@ -149,8 +149,8 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return rows with a whole number per value, by largest remainder; ties are random. Their sum is
-        the fraction."""
+        """Return rows with the same fraction of each value's rows, rounded to whole numbers by largest remainder (ties
+        are random), so that the total is the fraction of all rows."""
         import numpy as np
 
         if not rows.num_rows:

@@ -25,9 +25,8 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base of these transforms. `mixed` gets all rows (R, ...) of a microbatch; `apply` leaves a single sample
-    unchanged.
-    """
+    """Base class of transforms that mix two samples. `mixed` gets all rows (R, ...) of a microbatch; `apply` leaves a
+    single sample unchanged."""
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
