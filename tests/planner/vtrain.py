@@ -21,9 +21,10 @@ import numpy as np
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.layout import WireBytes
 from declarative_train.planner.estimate.constants import MEGATRON, Constants, Machine
-from declarative_train.planner.estimate.kernels import SUMMED, SUMMED_FAR, Kernels, NodeKernels
+from declarative_train.planner.estimate.kernels import NodeKernels, with_sums
 from declarative_train.planner.estimate.model import ModelFacts, facts_of
 from declarative_train.planner.estimate.placement import DeviceGroup, DevicePart, PipelinePlacement, Placement
+from declarative_train.planner.estimate.rank_model import Sums
 from declarative_train.planner.estimate.step_time import step_time
 from tests.planner.measure import compiled
 
@@ -154,26 +155,11 @@ def _two_layers(row: Row) -> tuple[ModelFacts, dict[str, NodeKernels]]:
         facts = facts_of(compiled(path, "gpt"))
     kernels = {name: facts.kernels(name) for name in facts.nodes}
     if row.tensor > 1:
+        hidden = row.length * row.hidden_size
         for name, numbers in {"embed": (1, 0), "layers.0": (2, 2), "logits": (0, 1)}.items():
-            kernels[name] = _with_sums(kernels[name], numbers, row)
+            sums = Sums(*((hidden,) * number for number in numbers))
+            kernels[name] = with_sums(kernels[name], sums, row.tensor, PER_NODE, 2)
     return facts, kernels
-
-
-def _with_sums(kernels: NodeKernels, numbers: tuple[int, int], row: Row) -> NodeKernels:
-    """Add all-reduces of the hidden states, forward and backward. Between nodes, every adapter of a node works."""
-    is_far = row.tensor > PER_NODE
-    sent = 2 * (row.tensor - 1) / row.tensor * row.length * row.hidden_size * 2 / (PER_NODE if is_far else 1)
-
-    def added(to: Kernels, number: int) -> Kernels:
-        sums = Kernels(
-            flops=np.zeros((number, 2)),
-            moved=np.array([[0.0, sent]] * number).reshape(-1, 2),
-            kind=np.full(number, SUMMED_FAR if is_far else SUMMED),
-            calls=np.full(number, row.tensor),
-        )
-        return Kernels.joined([to, sums])
-
-    return NodeKernels(added(kernels.forward, numbers[0]), added(kernels.backward, numbers[1]))
 
 
 def placement_of_row(row: Row, model: ModelFacts) -> Placement:

@@ -32,6 +32,7 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.probe import without_memory
 from declarative_train.graph.read import order_ports, read_layer
 from declarative_train.plan.plan import ParameterPlan
+from declarative_train.planner.estimate.rank_model import Sums
 
 ROWS = (2, 4)
 MEMORY, PRODUCT, ATTENTION = 0, 1, 2  # kinds of kernels: elementwise and moves, matrix products, fused attention
@@ -102,6 +103,21 @@ def kernels_of(
             known[key] = NodeKernels(Kernels.joined(ahead), Kernels.joined(back))
         found[name] = known[key]
     return found
+
+
+def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
+    """Return the kernels of a node with its all-reduces over the `size` ranks that divide it; `width`: bytes of an
+    element. Between nodes, every adapter of a node works."""
+    is_far = size > devices_per_node
+    share = 2 * (size - 1) / size * width / (devices_per_node if is_far else 1)
+
+    def added(to: Kernels, elements: Sequence[int]) -> Kernels:
+        number = len(elements)
+        moved = np.array([[0.0, share * each] for each in elements]).reshape(-1, 2)
+        kind = np.full(number, SUMMED_FAR if is_far else SUMMED)
+        return Kernels.joined([to, Kernels(np.zeros((number, 2)), moved, kind, np.full(number, size))])
+
+    return NodeKernels(added(kernels.forward, sums.forward), added(kernels.backward, sums.backward))
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ of `auto`."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
@@ -12,13 +12,14 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.storages import storage_bytes
 from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
-from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.channels_last import ImageLayout, ReorderedElements, Word, count_reordered_by_node
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
-from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of
+from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of, with_sums
+from declarative_train.planner.estimate.rank_model import Sums, plan_of_rank
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
 REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients in reductions
@@ -63,7 +64,8 @@ class NodeFacts:
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
-    sample that the losses read from memory, `scored` includes those of losses in chunks."""
+    sample that the losses read from memory, `scored` includes those of losses in chunks. `sums`: of the nodes, over
+    the ranks of the `tensor` axis."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -77,6 +79,9 @@ class ModelFacts:
         default_factory=lambda: ImageLayout("auto", ReorderedElements(), "fp32", has_plugins=False)
     )
     held: tuple[ParameterPlan, ...] = field(default=(), repr=False)
+    sums: dict[str, Sums] = field(default_factory=dict, repr=False)
+    num_tensor_ranks: int = 1
+    devices_per_node: int = 1
     _shares: dict[tuple[str, int], ParameterShare] = field(default_factory=dict, repr=False, compare=False)
     _kernels: dict[str, NodeKernels] = field(default_factory=dict, repr=False, compare=False)
 
@@ -90,6 +95,10 @@ class ModelFacts:
         if not self._kernels:
             works = {node.name: node.works for node in self.nodes.values()}
             self._kernels.update(kernels_of(self.opened, self.held, works, self.precision))
+            width = COMPUTE_BYTES[self.precision]
+            for node, sums in self.sums.items():
+                found = self._kernels[node]
+                self._kernels[node] = with_sums(found, sums, self.num_tensor_ranks, self.devices_per_node, width)
         return self._kernels[name]
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
@@ -152,8 +161,10 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
+    """Return the facts about a plan's model; with the `tensor` axis, about the part of one rank."""
     training = plan.training
-    return model_facts(
+    plan, sums = plan_of_rank(plan)
+    facts = model_facts(
         plan.graph,
         plan.parameters,
         plan.layout.units,
@@ -168,6 +179,11 @@ def facts_of(plan: Plan) -> ModelFacts:
         plugins=plan.plugins,
         compiled=training.compile,
     )
+    for path, each in sums.items():
+        node = next(way for way in (path, *sorted(above([path]), reverse=True)) if way in facts.nodes)
+        facts.sums[node] = facts.sums.get(node, Sums()) + each
+    layout = plan.layout
+    return replace(facts, num_tensor_ranks=layout.size("tensor"), devices_per_node=layout.gpus_per_node)
 
 
 def _count_outputs(node: Node) -> int:

@@ -91,7 +91,11 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
             for rank, stages in sorted(held.items())
         )
         pipes = PipelinePlacement(
-            pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_bytes, layout.data_parallel_size
+            pipeline.schedule,
+            num_ranks,
+            pipeline.num_stages,
+            pipeline.wire_bytes,
+            layout.data_parallel_size * layout.size("tensor"),
         )
     return Placement(
         scatters=layout.scatters,
@@ -111,8 +115,8 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
     """Return the devices that split a parameter, and those that hold the same shard. Devices that split one are
     neighbours."""
-    shards = DeviceGroup(size_of(mesh, "shard"))
-    return shards, DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards.size)
+    tensor, shards = size_of(mesh, "tensor"), size_of(mesh, "shard")
+    return DeviceGroup(shards, tensor), DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards * tensor)
 
 
 def candidate_parts(

@@ -23,7 +23,15 @@ from declarative_train.planner.estimate.kernels import ATTENTION, MEMORY, SUMMED
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
 from declarative_train.planner.estimate.replay import StageTime, pipeline_s
-from declarative_train.planner.estimate.traffic import Link, Transfer, dp_transfers, gathers, messages, reductions
+from declarative_train.planner.estimate.traffic import (
+    Link,
+    Transfer,
+    dp_transfers,
+    gathers,
+    messages,
+    reductions,
+    tensor_sums,
+)
 
 LINK_OF: dict[int, Link] = {SUMMED: "node", SUMMED_FAR: "network"}
 LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softmax and choice, forward and backward
@@ -93,7 +101,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
         exposed_s=exposed_s,
         bubble_s=0.0,
         update_s=_update_s(part, model, placement, machine),
-        transfers=(*gathered, *reduced, *sent, *copied),
+        transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine)),
     )
 
 

@@ -151,7 +151,20 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
     return [_transfer(TO_STAGES, sent, calls, group, placement, machine)]
 
 
-KINDS = (gathers, reductions, dp_transfers, messages)
+def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the sums over the ranks that divide layers, forward and backward of all microbatches."""
+    size = model.num_tensor_ranks
+    found = [model.sums[name] for name in part.nodes if name in model.sums]
+    elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
+    if size < 2 or not elements:
+        return []
+    times = placement.rows * placement.num_microbatches
+    sent = 2 * (size - 1) / size * sum(elements) * COMPUTE_BYTES[model.precision] * times
+    calls = len(elements) * placement.num_microbatches
+    return [_transfer("divided layers, all-reduce", sent, calls, DeviceGroup(size), placement, machine)]
+
+
+KINDS = (gathers, reductions, dp_transfers, messages, tensor_sums)
 
 
 def _transfer(

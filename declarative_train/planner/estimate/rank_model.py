@@ -1,0 +1,111 @@
+"""Model of one rank of the `tensor` axis: the plan's graph and parameters with the sizes that the rank holds, and what
+it sums with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from declarative_train.core.cuts import RankCut
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.cuts import Cuts, NodeCut
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward."""
+
+    forward: tuple[int, ...] = ()
+    backward: tuple[int, ...] = ()
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.forward + other.forward, self.backward + other.backward)
+
+
+def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
+    """Return a plan with the sizes that one rank of `tensor` holds, and its sums by the path of the layer."""
+    cuts, size = plan.layout.cuts, plan.layout.size("tensor")
+    if cuts is None:
+        return plan, {}
+    sums: dict[str, Sums] = {}
+    graph, _ = _Divider(cuts, size, sums).divide(plan.graph, "", {})
+    parameters = []
+    for item in plan.parameters:
+        cut = cuts.parameters.get(item.name)
+        shape = item.shape if cut is None else RankCut(cut, 0, size).local_shape(item.shape)
+        parameters.append(replace(item, shape=shape, num_elements=prod(shape)))
+    return replace(plan, graph=graph, parameters=tuple(parameters)), sums
+
+
+class _Divider:
+    """Divider of a graph's sizes; it adds the sums of each layer to `sums`."""
+
+    def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums]) -> None:
+        self._cuts, self._size, self._sums = cuts, size, sums
+
+    def divide(
+        self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
+    ) -> tuple[Graph, dict[str, TensorSpec]]:
+        """Return a graph with the rank's sizes, and the specs of its outputs that are divided. `inputs`: those of its
+        inputs that are."""
+        known: dict[Edge, TensorSpec] = graph.specs()
+        divided: dict[Edge, TensorSpec] = dict(inputs)
+        nodes = []
+        for node in graph.nodes:
+            given = {port: divided[edge] for port, edge in node.inputs.items() if edge in divided}
+            made, outputs = self._divide_node(node, f"{prefix}{node.name}", given, known)
+            nodes.append(made)
+            divided |= {f"{node.name}:{name}": spec for name, spec in outputs.items()}
+        left = {name: divided[edge] for name, edge in graph.outputs.items() if edge in divided}
+        return replace(graph, inputs={**graph.inputs, **inputs}, nodes=tuple(nodes)), left
+
+    def _divide_node(
+        self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
+    ) -> tuple[Node, dict[str, TensorSpec]]:
+        """Return the node, and those of its outputs that are divided."""
+        if node.graph is not None:
+            graph, outputs = self.divide(node.graph, f"{path}.", given)
+            return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs
+        kind = self._cuts.nodes.get(path, NodeCut("")).kind
+        outputs = {}
+        if (kind in ("columns", "vocabulary") and (node.component or {}).get("type") == "linear") or (
+            not kind and given
+        ):
+            outputs = {name: self._part(spec) for name, spec in node.outputs.items()}
+        if kind:
+            self._sums[path] = self._sums_of(node, kind, known)
+        made = replace(node, component=self._component(node, kind, known), outputs={**node.outputs, **outputs})
+        return made, outputs
+
+    def _part(self, spec: TensorSpec) -> TensorSpec:
+        return replace(spec, shape=(*spec.shape[:-1], spec.shape[-1] // self._size))
+
+    def _component(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> dict[str, object] | None:
+        component, size = node.component, self._size
+        if component is None or not kind:
+            return component
+        if kind == "heads":
+            heads = int(str(component["heads"]))
+            width = known[next(iter(node.inputs.values()))].shape[-1]
+            kv_heads = int(str(component.get("kv_heads") or heads))
+            sizes = {"heads": heads // size, "kv_heads": kv_heads // size}
+            return {**component, **sizes, "head_width": component.get("head_width") or width // heads}
+        if component["type"] == "embedding":
+            return {**component, "num_embeddings": int(str(component["num_embeddings"])) // size, "padding_idx": None}
+        if kind == "rows":
+            (output,) = node.outputs.values()
+            return {**component, "out_features": output.shape[-1]}
+        (output,) = node.outputs.values()
+        return {**component, "out_features": output.shape[-1] // size}
+
+    def _sums_of(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> Sums:
+        read = known[next(iter(node.inputs.values()))].num_elements
+        written = next(iter(node.outputs.values())).num_elements
+        if kind == "rows" or (node.component or {}).get("type") == "embedding":
+            return Sums((written,))
+        if kind == "heads":
+            return Sums((written,), (read,) * (2 if "context" in node.inputs else 1))
+        return Sums((written,) if kind == "gathered" else (), (read,))
