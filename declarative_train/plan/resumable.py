@@ -39,7 +39,11 @@ RULES = (
         "free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"
     ),
     ResumeRule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
-    ResumeRule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
+    ResumeRule(
+        "free",
+        ("parallelism", "layout", "data.workers", "model.parameters.*.cut"),
+        "every layout trains on the same samples",
+    ),
     ResumeRule("free", ("objective.metrics",), "they do not affect training"),
     ResumeRule(
         "free",

@@ -63,8 +63,8 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
     what = " x ".join(f"{size} {_WHAT[name]}" for name, size in sizes.items())
     if layout.num_gpus % number == 0:
         message = f"{what} use only a part of the {gpus}"
-        hint = f"set layout.gpus to {number}, or "
-        hint += "add `data: {replicate: all}`" if first == "tensor" else f"write `all` for {first}"
+        hint = "add `data: {replicate: all}`" if first == "tensor" else f"write `all` for {first}"
+        hint = f"{hint}, or set layout.gpus to {number}"
         return error("P001", draft.span(path), message, hint, related)
     others = number // size
     fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % (each * others) == 0]

@@ -16,7 +16,8 @@ _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
 _MODE = "`parallelism` sets how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
 _A_WORD = "a word has no other keys: `parallelism: fsdp`; sizes belong to axes: `parallelism: {data: {shard: 4}}`"
 _DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
-_NO_AXIS = "models are split by `fsdp` and `pipeline`; there is no such axis yet"
+_NO_AXIS = "models are divided by `tensor`, `fsdp` and `pipeline`; there is no such axis yet"
+_LAYERS = "`parallelism: {tensor: 2}` divides each layer over 2 ranks"
 _WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
 _LOSS = "`objective: {loss: {type: ..., input: NODE, target: FIELD}}`"
 _BASES = "`extends: base.yaml` builds on another recipe; `--with FILE` merges one over it"
@@ -50,7 +51,7 @@ ANYWHERE = {
     **dict.fromkeys(("warmup_steps", "warmup_ratio", "warmup_epochs", "warmup_iters", "num_warmup_steps"), _WARMED),
     **dict.fromkeys(("resume", "resume_from_checkpoint", "resume_from", "ckpt_path"), _RESUMED),
     **dict.fromkeys(("fast_dev_run", "limit_train_batches", "overfit_batches"), _TRIED),
-    **dict.fromkeys(("tp", "tensor_parallel", "tensor_parallel_size", "tp_size"), _NO_AXIS),
+    **dict.fromkeys(("tp", "tensor_parallel", "tensor_parallel_size", "tp_size"), _LAYERS),
     **dict.fromkeys(("cp", "context_parallel", "cp_size", "ep", "expert_parallel", "ep_size"), _NO_AXIS),
     **dict.fromkeys(("deepspeed", "ddp", "fsdp"), _MODE),
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), _LOSS),
@@ -140,10 +141,9 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     },
 }
 
-_NO_SPLIT_LAYERS = "layers are not split over ranks yet: `fsdp` shards their parameters, `pipeline` cuts between them"
 MODES = {  # of parallelism, by letters alone
     **dict.fromkeys(("deepspeed", "zero1", "zero2"), ZERO),
-    **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _NO_SPLIT_LAYERS),
+    **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _LAYERS),
     **dict.fromkeys(("hsdp", "hybridshard"), "`parallelism: {data: {replicate: 2, shard: all}}`: copies of shards"),
     "horovod": "`ddp` averages gradients over ranks that each have the whole model",
 }
