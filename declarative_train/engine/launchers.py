@@ -134,6 +134,8 @@ def find_seat(
         head = head or environment.get("MASTER_ADDR")
         if node is None or not head:
             raise SeatError("--node and --head belong together: the number of this node, and the address of node 0")
+        if node < 0:
+            raise SeatError(f"--node is {node}; nodes are numbered from 0")
         return Seat(node, *_split_address(head, environment.get("MASTER_PORT", "")))
     if OF_TORCH.rank in environment and OF_TORCH.world in environment:
         return None

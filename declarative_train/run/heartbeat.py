@@ -89,7 +89,7 @@ def _read_recorder() -> dict[str, Any]:
     from torch._C import _distributed_c10d
 
     try:
-        return dict(json.loads(_distributed_c10d._dump_fr_trace_json()))
+        return dict(json.loads(_distributed_c10d._dump_fr_trace_json()))  # type: ignore[attr-defined]
     except AttributeError:  # an older version
         return {}
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from declarative_train.data.shared_sets import Offer
 
 OUTCOME, LATE = "outcome.json", "late"
+MOST_IN_MESH = 64
 START_S = 60.0
 DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
@@ -205,7 +206,7 @@ def exit_with_parent(parent: int) -> None:
 
 def round_store(store: Store, number: int) -> Store:
     """Return the store of the ranks of a round. Entries of an earlier round must not be read."""
-    from torch.distributed import PrefixStore
+    from torch.distributed.distributed_c10d import PrefixStore
 
     return PrefixStore(f"ranks/{number}", store)
 
@@ -224,6 +225,8 @@ def join_process_group(device: torch.device, store: Store) -> None:
     from torch import distributed
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world > MOST_IN_MESH:  # else gloo connects every pair of ranks at once: of 1,024 descriptors 330 ranks take all
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
     settings: dict[str, Any] = {"timeout": limit, "store": store, "rank": rank, "world_size": world}
     if device.type == "cuda":

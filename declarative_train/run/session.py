@@ -79,8 +79,7 @@ class Session:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
             if found is not None:
-                kept = {"min_nodes": asked.layout.min_nodes, "max_restarts": asked.layout.max_restarts}
-                layout = replace(found.layout, **kept)
+                layout = replace(found.layout, min_nodes=asked.layout.min_nodes, max_restarts=asked.layout.max_restarts)
                 found = sign(replace(found, layout=layout, overrides=asked.overrides, settings=asked.settings))
             self._plans[num_nodes] = found
         return self._plans[num_nodes]

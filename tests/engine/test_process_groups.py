@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import declarative_train
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.engine.collectives import MeshPosition, make_group
 from declarative_train.plan.layout import LayoutPlan
+from declarative_train.run import processes
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.engine.on_ranks import forked
 
@@ -67,3 +69,22 @@ def test_no_group_is_made_without_a_timeout() -> None:
         if [ast.unparse(each) for each in call.args] == ["'fake'"]:
             continue
         assert {word.arg for word in call.keywords} & {"timeout", None}, f"{name}:{call.lineno}"
+
+
+def count_connections(rank: int, num_ranks: int, most_in_mesh: int, path: str) -> int:
+    """Return how many descriptors the process group adds to this rank."""
+    distributed.destroy_process_group()
+    before = len(os.listdir("/proc/self/fd"))
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+    processes.MOST_IN_MESH = most_in_mesh
+    processes.join_process_group(torch.device("cpu"), distributed.FileStore(path, num_ranks))
+    distributed.all_reduce(torch.ones(3))
+    return len(os.listdir("/proc/self/fd")) - before
+
+
+@pytest.mark.parametrize(("most_in_mesh", "holds"), [(64, lambda count: count >= 12), (4, lambda count: count <= 8)])
+def test_many_ranks_connect_to_those_that_they_talk_to(tmp_path: Path, most_in_mesh: int, holds: object) -> None:
+    """A full mesh of 330 ranks would take all descriptors that a process has by default."""
+    assert callable(holds)
+    counts = forked(12, count_connections, 12, most_in_mesh, str(tmp_path / "store"))
+    assert all(map(holds, counts)), counts

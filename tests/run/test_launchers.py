@@ -7,12 +7,16 @@ import pytest
 from declarative_train.engine.launchers import (
     FIRST_PORT,
     MPICH,
+    NODE_LAUNCHERS,
     NUM_PORTS,
     OF_TORCH,
     OPEN_MPI,
     SLURM,
     Launcher,
+    Seat,
+    SeatError,
     find_launcher,
+    find_seat,
     first_host,
     is_one_of_many,
     local_rank,
@@ -74,3 +78,84 @@ def test_where_a_step_of_slurm_meets() -> None:
 )
 def test_first_of_a_list_of_hosts(hosts: str, first: str) -> None:
     assert first_host({"SLURM_STEP_NODELIST": hosts}) == first
+
+
+OF_NODES = {
+    "Kubeflow TrainJob": {
+        "PET_NODE_RANK": "1",
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "8",
+        "PET_MASTER_ADDR": "job-node-0-0.job",
+        "PET_MASTER_PORT": "29400",
+    },
+    "SkyPilot": {
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5",
+    },
+    "Slurm": {
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "gpu[07-08]",
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+    },
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "MASTER_ADDR": "head",
+        "MASTER_PORT": "4000",
+    },
+    "Kubernetes": {"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "job-0.job"},
+}
+HEADS = {
+    "Kubeflow TrainJob": ("job-node-0-0.job", 29400),
+    "SkyPilot": ("10.0.0.4", 29500),
+    "Slurm": ("gpu07", port_of_step({"SLURM_JOB_ID": "7"})),
+    "Open MPI": ("head", 4000),
+    "Kubernetes": ("job-0.job", 29500),
+}
+
+
+@pytest.mark.parametrize("name", [each.name for each in NODE_LAUNCHERS])
+def test_a_node_of_a_launcher(name: str) -> None:
+    seat = find_seat(environment=OF_NODES[name])
+    assert seat is not None
+    assert (seat.node, seat.head, seat.port) == (1, *HEADS[name])
+    (count,) = (each.num_nodes for each in NODE_LAUNCHERS if each.name == name)
+    if count:
+        assert find_seat(environment=OF_NODES[name] | {count: "1"}) is None, "one node needs no head"
+
+
+def test_ranks_that_a_launcher_started_are_no_nodes() -> None:
+    assert find_seat(environment=STEP | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}) is None
+    assert find_seat(environment=OF_NODES["Open MPI"] | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}) is None
+    assert find_seat(environment={**OF_NODES["Kubeflow TrainJob"], "RANK": "9", "WORLD_SIZE": "16"}) is None
+    assert find_seat(environment={"JOB_COMPLETION_INDEX": "3"}) is None, "an array of runs"
+    assert find_seat(environment={}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "port"),
+    [
+        ("gpu07", "gpu07", 29500),
+        ("gpu07.cluster:4000", "gpu07.cluster", 4000),
+        ("10.0.0.4:4000", "10.0.0.4", 4000),
+        ("[fd77::1]:4000", "fd77::1", 4000),
+        ("fd77::1", "fd77::1", 29500),
+    ],
+)
+def test_the_address_of_the_head(text: str, head: str, port: int) -> None:
+    seat = find_seat(3, text, {"SLURM_PROCID": "9"})
+    assert seat == Seat(3, head, port)
+    assert seat.address == (f"[{head}]:{port}" if ":" in head else f"{head}:{port}")
+
+
+@pytest.mark.parametrize(
+    ("node", "head"), [(1, None), (None, "gpu07"), (0, "gpu07:port"), (0, "gpu07:99999"), (-1, "a")]
+)
+def test_a_place_that_is_none(node: int | None, head: str | None) -> None:
+    with pytest.raises(SeatError):
+        find_seat(node, head, {})
