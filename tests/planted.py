@@ -100,10 +100,10 @@ BUGS = (
     ),
     Bug(
         "dora: a gradient through the length",
-        "components/adapters/modules/lora.py",
+        "packs/pretrained/adapters/modules/lora.py",
         "with torch.no_grad(), torch.autocast(input.device.type, enabled=False):",
         "with torch.autocast(input.device.type, enabled=False):",
-        "graph/test_adapters.py::test_outputs_gradients_and_the_merged_weights_are_those_of_peft",
+        "packs/pretrained/test_adapters.py::test_outputs_gradients_and_the_merged_weights_are_those_of_peft",
     ),
     Bug(
         "ema: moves in a skipped step",

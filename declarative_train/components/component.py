@@ -95,15 +95,6 @@ class ShapeError(NamedTuple):
     lacks_key: bool = False
 
 
-class TextEncoder(NamedTuple):
-    """Inputs of a layer that encodes texts: `ports` take texts (messages suggest the last one), `mask` hides
-    padding."""
-
-    kind: str
-    ports: tuple[str, ...]
-    mask: str
-
-
 class Layer(Component, ABC):
     """A node of the model graph. `inputs` below maps each *bound* port to its TensorSpec."""
 
@@ -139,9 +130,9 @@ class Layer(Component, ABC):
         """Return the word for a node with this data in the table of a plan."""
         return str(data["type"])
 
-    def find_text_ports(self) -> "TextEncoder | None":
-        """Return the layer's inputs for texts, if it treats padding as text unless a mask hides it; else None. Call it
-        only if `check` found nothing."""
+    def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
+        """Return the kind of encoder that it is, its ports for texts, the name to suggest last, and the port that hides
+        padding; None if it reads no padding. Called when `check` found nothing."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
@@ -405,34 +396,3 @@ class Init(Component, ABC):
     def whole(self, seed: int, path: str) -> "torch.Tensor":
         """Return all initial values, for inits that a layer's code defines (`of_layer`). `path`: that of the layer."""
         raise NotImplementedError
-
-
-class Adapter(Component, ABC):
-    """Trained parameters that are added to the frozen weight (out, in) of a linear map."""
-
-    @property
-    def made_from(self) -> str | None:
-        """Folder that defines the adapter and has its initial values; None if there is none."""
-        return None
-
-    @property
-    def is_random(self) -> bool:
-        """True if it draws random numbers in training."""
-        return False
-
-    @abstractmethod
-    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of its parameters, by the names that they get in the adapted map."""
-
-    @abstractmethod
-    def init_of(self, parameter: str) -> "Init":
-        """Return the init of the adapter's parameter with this name."""
-
-    @abstractmethod
-    def build(self, base: "nn.Linear") -> "nn.Module":
-        """Return the module that replaces `base`: its `weight` and `bias` are those of `base`, the adapter's parameters
-        are added."""
-
-    @abstractmethod
-    def merge(self, weight: "torch.Tensor", own: Mapping[str, "torch.Tensor"]) -> "torch.Tensor":
-        """Return the weight of an equal linear map without an adapter. `own`: the adapter's parameters."""

@@ -39,10 +39,20 @@ class Pack:
     """Additions of a package to dtrain. Every field is optional. Addresses are `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type."""
+    """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type. Of
+    the kind `section`: addresses of `Section` classes by the name of the section, which no recipe must have; the value
+    is in `recipe.sections_of_packs`."""
     endings: Mapping[str, str] = field(default_factory=dict)
     """Types of the sources that read new files (`dtrain predict RUN FILE`), by the ending of their names, such as
     `.flac`."""
+    blocks: str = ""
+    """A package with a file `NAME.yaml` for each block, in the form of those in declarative_train/blocks: further types
+    of nodes."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the formats of weights, by the word of `format` in an entry of `model.weights`: classes with two
+    static methods. `locate(weights, path)`, called when the recipe is read, gets the entry and its absolute path, and
+    returns that of the files; raises PublishedError. `plan(recipe, lowered, parameters, weights)`, called when it is
+    compiled, returns the `WeightsPlan`, or None, and diagnostics."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Addresses of `Section` classes whose keys a section of the recipe gets, by the section's name. Sections that take
     such keys: `evaluation`."""
@@ -54,6 +64,13 @@ class Pack:
     data_commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands `dtrain data WORD RECIPE`, by the word. The module has `add_arguments(parser)`, `run(args)` and
     `misuse(args)`, which returns a line about its arguments if another word is given with them."""
+    read_block: str = ""
+    """Hook `read_block(block, fields, resolve)`, called for each node of a shipped block: with the block's name, the
+    node's fields and a function that makes paths absolute. It returns the fields with the params that files define, a
+    `Published` if published models match the block, else None, and diagnostics."""
+    document_block: str = ""
+    """Hook `document_block(block)`, called for the JSON schema. It returns the schemas of further keys of a shipped
+    block, which `read_block` reads."""
     prepare_fields: str = ""
     """Hook `prepare_fields(table, rows, parts, *, skips)`, called for each set when it is opened, before its values are
     read: with the table, the rows of the set and the `FieldReader`s. It returns all three, changed for the pack's own
@@ -126,9 +143,9 @@ def find_folder(package: str) -> Path:
         found = find_spec(package)
     except Exception as error:
         raise _unusable(f"`{package}` of a pack", error) from error
-    if found is None or found.origin is None:
+    if found is None or not found.submodule_search_locations:
         raise PackError(f"there is no package `{package}`, which a pack names")
-    return Path(found.origin).parent
+    return Path(found.submodule_search_locations[0])
 
 
 def hooks(name: str) -> Iterator[Callable[..., Any]]:
@@ -136,6 +153,14 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
     for pack in find_packs().values():
         if address := getattr(pack, name):
             yield load(address)
+
+
+def find_row(table: str, word: str) -> Any:
+    """Return the object that a table of a pack has for a word. Raises PackError and LookupError."""
+    for pack in find_packs().values():
+        if word in getattr(pack, table):
+            return load(getattr(pack, table)[word])
+    raise LookupError(word)
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:

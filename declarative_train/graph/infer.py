@@ -39,7 +39,6 @@ from declarative_train.graph.evaluate_fields import ObservedValues, Observer, na
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.inspect_plugin import Habits
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
-from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 
@@ -128,17 +127,18 @@ class Inference:
         probes: dict[tuple[object, ...], Probed] | None = None,
         observer: Observer | None = None,
         rules: Sequence[ParameterRule] = (),
-        names: PublishedNames | None = None,
+        model: Scope | None = None,
     ) -> None:
-        """`rules`: the settings of parameters; those with an adapter change layers. `names`: names of tensors in
-        published models, which a folder of adapters may use."""
+        """`rules`: the parameter rules; those with an adapter change the layers. `model`: the whole model, which
+        tells the names in folders of adapters.
+        """
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
         self.tables: list[str] = []  # the weights that can be held as bytes
-        self._adapting = Adapting(rules, names)
+        self._adapting = Adapting(rules, model)
         self.units: dict[str, tuple[str, ...]] = {}  # paths of the units inside a node
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes are unknown, each reported once

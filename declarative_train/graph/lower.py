@@ -17,7 +17,6 @@ from declarative_train.graph.evaluate_fields import ObservedValues, Observer
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, WireOrigin
 from declarative_train.graph.partition import split_batch_graph
-from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
 
@@ -69,8 +68,7 @@ def lower(
     terms, measures = terms_of(recipe), measures_of(recipe)
     wires = {name: scope.outputs.get(name, name) for name in names_read(terms, measures)}
     observer = Observer(sample, precision == "fp64")
-    names = PublishedNames(scope)
-    inference = Inference(precision, observer=observer, rules=recipe.model.rules, names=names)
+    inference = Inference(precision, observer=observer, rules=recipe.model.rules, model=scope)
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: WireOrigin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}

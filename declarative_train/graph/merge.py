@@ -12,7 +12,7 @@ from declarative_train.components.adapters.adapted import KEY, split_name
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.components.component import Adapter
+    from declarative_train.components.adapters.adapter import Adapter
     from declarative_train.graph.graph import Graph, Node
 
 

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.dtypes import read_range, result_spec, with_known
 from declarative_train.components.expressions.functions import OPERATORS
@@ -150,6 +149,24 @@ def _in_memory(layer: Layer, inputs: Specs) -> nn.Module:
         for parameter in module.parameters():
             parameter.zero_()
     return module
+
+
+def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return the path of each linear map in a layer's module ("" for itself) and the shape of its weight. Left out: the
+    maps of adapters, and maps that share their weight with another part of the module, such as a tied head."""
+    users: dict[int, int] = {}
+    for _, item in module.named_parameters(remove_duplicate=False):
+        users[id(item)] = users.get(id(item), 0) + 1
+    found = ((path, part) for path, part in _linear(module, "") if users.get(id(part.weight), 1) == 1)
+    return {path: (part.out_features, part.in_features) for path, part in found}
+
+
+def _linear(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Linear]]:
+    if isinstance(module, nn.Linear):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from _linear(child, f"{path}.{name}" if path else name)
 
 
 def _probe_module(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device) -> Probed:

@@ -19,13 +19,13 @@ from declarative_train.plan.checks.adapters import (
     rank_is_full,
 )
 from declarative_train.plan.checks.parameters import frozen_is_drawn
-from declarative_train.plan.published import is_selected
+from declarative_train.plan.tensor_maps import is_selected
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.recipe.sections.parameters import ParameterSettings
 
 if TYPE_CHECKING:
-    from declarative_train.components.component import Adapter
+    from declarative_train.components.adapters.adapter import Adapter
     from declarative_train.core.diagnostics.diagnostic import Diagnostic
     from declarative_train.core.span import Span
     from declarative_train.plan.plan import ParameterPlan

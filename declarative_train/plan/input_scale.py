@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from declarative_train.components.component import TextEncoder
 from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
@@ -159,10 +159,20 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
             yield padding_is_read(place, node.path, found.kind, arriving[0], (found.ports[-1], found.mask))
 
 
-def _encoder(node: ModelNode) -> TextEncoder | None:
+class _Encoder(NamedTuple):
+    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
+    hides padding."""
+
+    kind: str
+    ports: tuple[str, ...]
+    mask: str
+
+
+def _encoder(node: ModelNode) -> _Encoder | None:
     if isinstance(node, BlockNode):
-        return TextEncoder("bert", ("tokens",), "mask") if node.block == "bert" else None
-    return node.layer.find_text_ports() if isinstance(node, LayerNode) else None
+        return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
+    found = node.layer.find_text_ports() if isinstance(node, LayerNode) else None
+    return None if found is None else _Encoder(*found)
 
 
 def _is_text(field: FieldSpec) -> bool:

@@ -46,12 +46,13 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a published file that fills part of a parameter: its `share` of the parameter's rows, whether to
-    transpose it, and `ones`, its number of leading dimensions of size 1."""
+    """Tensor of a file that fills part of a parameter: its `share` of the sum of the shares of all parts, in rows, and
+    whether to transpose it. `ones`: the number of leading dimensions of size 1 that the file's tensor has in addition;
+    below 0: that the parameter has in addition."""
 
     name: str
-    share: int
-    transpose: bool
+    share: int = 1
+    transpose: bool = False
     ones: int = 0
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, TypeVar
 
-from declarative_train.components.published import TensorPart
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.files.open_files import format_path
 from declarative_train.plan.checks.parameters import rename_matches_nothing
+from declarative_train.plan.plan import PartPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import DROP
@@ -172,20 +172,20 @@ def joins(rename: Mapping[str, str | None]) -> str | None:
     )
 
 
-def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[TensorPart, ...]]:
+def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
     """Return, for each new tensor, the tensors of the file that it is made of, in the order of the key's words."""
-    made: dict[str, list[tuple[_Renaming, TensorPart]]] = {}
+    made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
             shape = found[name]
-            made.setdefault(way.new, []).append((way, TensorPart(name, shape[0] if shape else 1)))
+            made.setdefault(way.new, []).append((way, PartPlan(name, shape[0] if shape else 1)))
     return {
         new: tuple(part for _, part in sorted(parts, key=lambda each: each[0].words)) for new, parts in made.items()
     }
 
 
 def join_shapes(
-    made: Mapping[str, Sequence[TensorPart]], found: Shapes
+    made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
     """Return the shapes of the new tensors, and (problem, hint) if tensors to be joined differ in more than the number
     of rows."""

@@ -9,53 +9,33 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.published import TRANSFORMERS, PublishedError, families, read_config
 from declarative_train.core.amounts import list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.machine import extra_for
+from declarative_train.core.packs import find_row
 from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path
 from declarative_train.files.safetensors_header import Header, read_header
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.adapter_folders import plan_adapters
 from declarative_train.plan.checks.parameters import (
-    head_is_drawn,
     weights_do_not_fit,
     weights_not_found,
 )
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
-from declarative_train.plan.published import (
-    ModelTensors,
-    check_published,
-    find_drawn,
-    idle_exclusion,
-    is_ignored,
-    is_selected,
-    library_of,
-    odd_dtype,
-    other_param,
-    plan_published,
-    respelt,
-    tensor_map,
-    tensors_of,
-)
 from declarative_train.plan.renames import (
-    apply_renames,
     bad_rename,
     find_removed,
     idle_renames,
-    joins,
     renames_of,
-    same_name,
     shapes_by,
 )
 from declarative_train.plan.run_folder import Shapes, find_in_folder, shapes_in_folder
+from declarative_train.plan.tensor_maps import idle_exclusion, is_selected
 from declarative_train.recipe.recipe import Recipe, Weights
 
 if TYPE_CHECKING:
@@ -68,7 +48,6 @@ MORE_THAN_TENSORS = "it contains more than tensors, and its code is not executed
 _MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index, which is read completely
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or the older pickle
 _SHOWN = 3
-_STATISTICS = ".running_mean"  # buffers, found in the built model
 
 
 def plan_weights(
@@ -85,14 +64,9 @@ def plan_weights(
             if not os.path.exists(weights.path):
                 diagnostics.append(weights_not_found(weights.span, weights.path))
                 continue
-            published, problem_and_hint = _plan_published_weights(recipe, lowered, parameters, weights, diagnostics)
-            if published is not None:
-                plans.append(published)
-                if published.drawn and problem_and_hint is None:
-                    sizes = {each.name: each.num_elements for each in parameters or () if each.name in published.drawn}
-                    diagnostics.append(head_is_drawn(weights.span, published.node, sizes))
-            if problem_and_hint is not None:
-                diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_hint))
+            plan, found_diagnostics = find_row("formats", weights.format).plan(recipe, lowered, parameters, weights)
+            plans += [] if plan is None else [plan]
+            diagnostics += found_diagnostics
             continue
         local = local_path(weights.path)
         plan = WeightsPlan(
@@ -131,9 +105,12 @@ def plan_weights(
                 diagnostics.append(weight_error._replace(related=gone))
     diagnostics += _check_package(recipe.model.weights)
     if lowered is not None:
-        given, found_diagnostics = plan_adapters(recipe, lowered)
-        plans += given
-        diagnostics += found_diagnostics
+        adapters = [(rule, rule.settings.adapter) for rule in recipe.model.rules if rule.settings.adapter is not None]
+        made = {adapter.made_from: (rule, adapter) for rule, adapter in adapters if adapter.made_from is not None}
+        for rule, adapter in made.values():
+            given, found_diagnostics = adapter.plan_weights(recipe, lowered, rule.span)
+            plans.append(given)
+            diagnostics += found_diagnostics
     return tuple(plans), diagnostics
 
 
@@ -142,70 +119,8 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
     fail."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
-        if weights.format == TRANSFORMERS or weights.path.endswith((".safetensors", INDEX)):
+        if weights.path.endswith((".safetensors", INDEX)):
             yield weights_do_not_fit(weights.span, weights.path, "needs the package safetensors", how)
-
-
-def _plan_published_weights(
-    recipe: Recipe,
-    lowered: Lowered | None,
-    parameters: Sequence[ParameterPlan] | None,
-    weights: Weights,
-    diagnostics: list[Diagnostic],
-) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return the plan of a published model's weights, and (problem, hint) if they do not fit. Entries of `rename` that
-    match nothing are added to `diagnostics`."""
-    known = plan_published(recipe.model.scope)
-    fitting = [each for each in known if weights.node in ("", each.node)]
-    if len(fitting) != 1:
-        listed = ", ".join(f"`{each.node}`" for each in known)
-        if known:
-            hint = f"set the node: `weights: {{{known[0].node}: {{path: ..., format: huggingface}}}}`; it is {listed}"
-        else:
-            hint = f"a node of a shipped block can have them: {', '.join(families())}"
-        what = f"`{weights.node}`" if weights.node else "the model"
-        problem = (
-            f"cannot fill {what}, which {'are several blocks' if fitting else 'is not a block with published models'}"
-        )
-        return None, (problem, hint)
-    try:
-        is_folder = weights.format == TRANSFORMERS
-        path = tensors_of(weights.path) if is_folder else weights.path
-        config = read_config(weights.path) if is_folder else None
-        tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
-        rename = renames_of(weights)
-        if key := joins(rename):
-            return None, (f"has `{key}` under `rename`, but its `format` already joins tensors", None)
-        plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
-        if not is_folder and (other := other_param(fitting[0], str(weights.format))):
-            return plan, other
-        header = _header(path)
-        if header is not None:
-            unmet = idle_renames(recipe, weights, rename, header)
-            if unmet:
-                diagnostics += unmet
-                return plan, None
-            if twice := same_name(header, rename):
-                return plan, twice
-            header = {respelt(tensors, name): item for name, item in apply_renames(header, rename).items()}
-    except PublishedError as problem:
-        return None, (f"cannot be used: {problem}", problem.hint)
-    except (OSError, ValueError) as problem:
-        return None, (f"cannot be read: {problem}", None)
-    if header is None:
-        return plan, None
-    odd = odd_dtype({name: dtype for name, (_, dtype) in header.items() if not is_ignored(tensors, name)})
-    if odd is not None:
-        return plan, (f"cannot be used: {odd}", "use the model without quantization")
-    if lowered is None or parameters is None:
-        return plan, None
-    ties = {each.name: each.tie for each in parameters if each.tie is not None}
-    held = ModelTensors(lowered.parameters, ties)
-    if any(name.endswith(_STATISTICS) for name in tensors.entries):
-        held = ModelTensors.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
-    found = {name: shape for name, (shape, _) in header.items()}
-    plan = replace(plan, drawn=find_drawn(held, plan, found))
-    return plan, check_published(held, plan, found)
 
 
 def _pin_run(path: str, local: str | None) -> str:
@@ -241,8 +156,8 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
     return {str(name): f"{folder}{file}" for name, file in named.items()}
 
 
-def _header(path: str) -> Header | None:
-    """Return names, shapes and dtypes in a file; None if only the run can read it. Raises ValueError and OSError."""
+def header_of(path: str) -> Header | None:
+    """Return names, shapes and dtypes of a file, or None if only the run can read it. Raises ValueError and OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):

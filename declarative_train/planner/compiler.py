@@ -35,7 +35,6 @@ from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
 from declarative_train.plan.predictions import TAKEN, ChoicePlan
-from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.run_fields import inherit_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
@@ -48,6 +47,7 @@ from declarative_train.plan.sections import (
     plan_units,
 )
 from declarative_train.plan.settings import settings_of
+from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
 from declarative_train.planner.auto.choose import choose, judge_all

@@ -50,7 +50,7 @@ class _Explicit:
         self._published: dict[Span, str] = {}
         for node, values in _iterate_nodes(recipe.model.scope):
             self._opened.setdefault(node.key_span, []).append(values)
-            if isinstance(node, BlockNode) and node.published is not None:
+            if isinstance(node, BlockNode) and node.published is not None and node.published.folder is not None:
                 self._published[node.key_span] = node.published.folder
         self._rules = {rule.span: rule for rule in recipe.model.rules}
 
@@ -69,7 +69,7 @@ class _Explicit:
                 found[name] = self._model(recipe.tree.get(name))
             elif name == "parallelism":
                 found[name] = self._parallelism()
-            elif getattr(recipe, name) is not None:
+            elif recipe.section(name) is not None:
                 found[name] = self._fields(self._whole(name), recipe.tree.get(name))
         return found
 
@@ -85,7 +85,7 @@ class _Explicit:
             return data.model_copy(update={"window": window})
         if name == "evaluation" and self._evaluates_each_epoch():
             return self._recipe.evaluation.model_copy(update={"every": Duration(1, "epochs")})
-        section: Section = getattr(self._recipe, name)
+        section: Section = self._recipe.section(name)
         return section
 
     def _evaluates_each_epoch(self) -> bool:

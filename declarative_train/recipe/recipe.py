@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from declarative_train.core.span import Span
 from declarative_train.recipe.flat_values import HEAD, Leaf, leaves
@@ -15,6 +15,7 @@ from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism
+from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
@@ -91,6 +92,11 @@ class Recipe(NamedTuple):
     requires: str | None = None
     vars: MappingABC[str, object] = {}
     language: int = 1
+    sections_of_packs: MappingABC[str, Section | None] = {}
+
+    def section(self, name: str) -> Any:
+        """Return a section, or another key of the top level, by its name."""
+        return self.sections_of_packs[name] if name in self.sections_of_packs else getattr(self, name)
 
     @property
     def mode(self) -> Parallelism:
@@ -114,5 +120,5 @@ class Recipe(NamedTuple):
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every value in the standard order of a recipe, defaults included, with its place."""
-        values = {name: getattr(self, name) for name in (*HEAD, *SECTIONS)}
+        values = {name: self.section(name) for name in (*HEAD, *SECTIONS)}
         return leaves(values, self.tree)

@@ -6,10 +6,9 @@ import json
 import re
 from typing import Any
 
-from declarative_train.components.published import family_of
+from declarative_train.core.packs import hooks
 from declarative_train.recipe.model.blocks import load_shipped_block, read_shipped_file
 from declarative_train.recipe.model.blocks_params import Param
-from declarative_train.recipe.model.published import FROM
 from declarative_train.source.node import is_template, to_value
 
 REFERENCE = {"type": "string", "description": "A node, node.output, node.3 (a copy of a repeat), or a field."}
@@ -103,25 +102,14 @@ def make_shipped_schema(name: str) -> dict[str, Any]:
     text = read_shipped_file(name).text
     block, problems = load_shipped_block(name)
     assert block is not None, problems
+    more = {key: about for document in hooks("document_block") for key, about in document(name).items()}
     story = re.match(r"(?:#.*\n)+", text)
     return {
         "type": "object",
         "description": "" if story is None else re.sub(r"(?m)^# ?", "", story[0]).strip(),
-        "properties": {**_from(name), **{key: _param(param, text) for key, param in block.params.items()}},
+        "properties": more | {key: _param(param, text) for key, param in block.params.items()},
         "additionalProperties": False,
     }
-
-
-def _from(block: str) -> dict[str, Any]:
-    """Return the schema of `from`, for a block that published models match."""
-    family = family_of(block)
-    if family is None:
-        return {}
-    about = (
-        f"Of a published model ({', '.join(family.kinds)}) config.json gives the sizes: its folder, or its hub id in "
-        "the cache of huggingface-hub. Keys of the node take precedence."
-    )
-    return {FROM: {"type": "string", "description": about}}
 
 
 def _param(param: Param, text: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
@@ -12,8 +11,8 @@ from typing import Any
 from declarative_train.components.component import Layer
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.published import TRANSFORMERS, PublishedError, find_published_folder
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related
+from declarative_train.core.packs import find_row
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
@@ -27,16 +26,16 @@ from declarative_train.recipe.merge_rules import axes_of_word, with_default_type
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
 from declarative_train.recipe.model.selectors import ParameterRule, compile_selector, parse_rules
-from declarative_train.recipe.model.tree import BlockNode, Scope
+from declarative_train.recipe.model.tree import BlockNode, PublishedError, Scope
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
 from declarative_train.recipe.sections.logging import PluginSink, logging_with
-from declarative_train.recipe.sections.model import ModelSection, WeightsSection
+from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import WORDS, Axes, of_word
 from declarative_train.recipe.sections.section import Section, models_in
-from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
+from declarative_train.recipe.sections.top import OF_PACKS, REQUIRED, SECTIONS, Head, Top, keys_of
 from declarative_train.recipe.validate import Added, adding, validate
 from declarative_train.source.document import Document, SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar, describe_node, find
@@ -273,7 +272,7 @@ class Sectioning:
             exclude = self._exclude(entry.name, values.exclude)
             if values.format is not None:
                 try:
-                    path = _resolve_published(values, path)
+                    path = find_row("formats", values.format).locate(values, path)
                 except PublishedError as problem:
                     self.diagnostics.append(published_model(span, str(problem), problem.hint))
                     continue
@@ -317,7 +316,7 @@ class Sectioning:
         """Return the recipe. Call it only if there is no error."""
         assert self.expanded is not None
         assert self.head is not None
-        sections = {name: section for name, section in self.sections.items() if name != "model"}
+        sections = {name: item for name, item in self.sections.items() if name != "model" and name not in OF_PACKS}
         return Recipe(
             name=self.head.name or _stem(self.document.path),
             seed=self.head.seed,
@@ -329,24 +328,9 @@ class Sectioning:
             model=Model(self.expanded.scope, self.rules, self.weights),
             document=self.whole_document(),
             tree=self._render_tree(),
+            sections_of_packs={name: item for name, item in self.sections.items() if name in OF_PACKS},
             **sections,
         )
-
-
-def _resolve_published(values: WeightsSection, path: str) -> str:
-    """Return the path of published weights: a folder for `huggingface`, else a file. Raises PublishedError."""
-    if values.format == TRANSFORMERS:
-        return find_published_folder(values.path, path)
-    if "://" in path:
-        raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and use its path")
-    if os.path.isdir(path):
-        raise PublishedError(
-            f"`{values.path}` is a folder, but `format: {values.format}` needs a file of tensors",
-            f"use the file, or `format: {TRANSFORMERS}` for a folder with a config.json",
-        )
-    if not path.endswith((".safetensors", ".pt", ".pth", ".bin")):
-        raise PublishedError(f"`{values.path}` is not a file format for weights", "use a .pth or .safetensors")
-    return path
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:

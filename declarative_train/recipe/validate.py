@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.component import (
-    Adapter,
     Component,
     Init,
     Keys,

@@ -12,7 +12,8 @@ import pytest
 
 from declarative_train import components
 from declarative_train.components.adapters import ADAPTERS
-from declarative_train.components.component import Adapter, Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.adapters.adapter import Adapter
+from declarative_train.components.component import Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
 from declarative_train.components.inits import INITS
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.losses import LOSSES

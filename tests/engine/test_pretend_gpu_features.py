@@ -21,8 +21,8 @@ from declarative_train.plan.plan import Plan
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.engine.pretend_gpu import PretendGpu
 from tests.engine.test_pretend_gpu import on_gpu
-from tests.engine.test_storages import tuned, write_base
 from tests.packs.pretrained import library_models
+from tests.packs.pretrained.test_storages import tuned, write_base
 from tests.packs.text import test_samples
 from tests.test_recipes import GALLERY, ROOT
 

@@ -38,7 +38,7 @@ from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine.made_recipes import DEEP, DIGITS, compiled, merged, write_data
 from tests.engine.pretend_gpu import GPU, MixedStreamsError, PretendGpu
 from tests.engine.runs import go
-from tests.engine.test_storages import tuned, write_base
+from tests.packs.pretrained.test_storages import tuned, write_base
 from tests.packs.text.test_generate import RECIPE, made
 from tests.run.test_rolled_runs import NUMBERS, write_table
 

@@ -50,12 +50,18 @@ def test_its_recipe_is_linted(installed: Path) -> None:
     wrong = dtrain(installed, "lint", "--format", "concise", "angles.yaml", "--set", "model.graph.wave.frequency=-1")
     assert wrong.returncode == 1
     assert "`frequency`" in wrong.stdout
+    wrong = dtrain(installed, "lint", "--format", "concise", "angles.yaml", "--set", "angles.zreo=west")
+    assert wrong.returncode == 1
+    assert "`zreo`" in wrong.stdout
 
 
 def test_its_components_and_command_are_listed(installed: Path) -> None:
     listed = dtrain(installed, "list").stdout
     assert all(name in listed for name in ("angle", "sine", "cosine_distance"))
     assert "Factor of the input." in dtrain(installed, "list", "sine").stdout
+    assert "Linear layers with a sine after each" in dtrain(installed, "list", "blocks").stdout
+    assert "The direction of 0 degrees." in dtrain(installed, "list", "angles").stdout
+    assert "zero: east" in dtrain(installed, "show", "--explicit", "angles.yaml").stdout
     assert "print the values of an angle" in dtrain(installed, "--help").stdout
     assert dtrain(installed, "angle", "30").stdout == "sine 0.5000, cosine 0.8660\n"
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from declarative_train.app.views.components import type_name
+from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.component import (
-    Adapter,
     Component,
     Init,
     Loss,

@@ -1,15 +1,8 @@
-"""Adapters: parameters trained in addition to a frozen weight; one file per family."""
+"""Adapters: parameters trained in addition to a frozen weight. Packs bring them."""
 
-from declarative_train.components.component import Adapter
+from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.registry import Registry
 
-ADAPTERS: Registry[Adapter] = Registry(
-    "adapter",
-    "declarative_train.components.adapters",
-    {
-        "dora": "lora.Dora",
-        "lora": "lora.Lora",
-    },
-)
+ADAPTERS: Registry[Adapter] = Registry("adapter", "declarative_train.components.adapters", {})
 
 __all__ = ["ADAPTERS"]

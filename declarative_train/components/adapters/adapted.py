@@ -11,7 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.adapters import ADAPTERS
-from declarative_train.components.component import Adapter, Init, Layer, Port, ShapeError
+from declarative_train.components.adapters.adapter import Adapter
+from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.products import Product, Use, Weight
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from declarative_train.engine.step.tensor_files import Tensors, join_rows, open_
 from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
-from declarative_train.plan.published import is_selected, parts_in, shape_of
 from declarative_train.plan.renames import resolve_joins
+from declarative_train.plan.tensor_maps import is_selected, parts_in, shape_of
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:

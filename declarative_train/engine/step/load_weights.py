@@ -32,15 +32,14 @@ from declarative_train.engine.step.tensor_files import (
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import blocks_of
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.published import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
 from declarative_train.plan.run_folder import EMA, PLAN, Shapes
+from declarative_train.plan.tensor_maps import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, check_shapes
 
 if TYPE_CHECKING:
-    from declarative_train.components.published import TensorPart
     from declarative_train.components.storages import StorageName
-    from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
+    from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 
 
 class WeightSource(Protocol):
@@ -109,7 +108,7 @@ def _open_published(
     source = under_names(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
-    parts: dict[str, tuple[TensorPart, ...]] = {}
+    parts: dict[str, tuple[PartPlan, ...]] = {}
     for name in model.state_dict(keep_vars=True):
         if name.startswith(prefix) and not is_selected(plan.exclude, name.removeprefix(prefix)):
             found = parts_in(tensors, name.removeprefix(prefix), source.shapes)

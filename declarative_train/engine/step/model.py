@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from declarative_train.components.adapters.lora import MAGNITUDE
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
@@ -84,19 +83,12 @@ def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool =
     write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
-    _start_magnitudes(held.model, {*replaced, *(item.name for item in plan.parameters if item.init is not None)})
-    lay_out(held, plan, device)
-
-
-def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
-    """Set the magnitudes of DoRA adapters to the row norms of the weights that they adapt, which have their values
-    now."""
-    from declarative_train.components.adapters.modules.lora import LoraLinear
-
+    given = {*replaced, *(item.name for item in plan.parameters if item.init is not None)}
     with torch.no_grad():
-        for name, part in model.named_modules():
-            if isinstance(part, LoraLinear) and part.has_magnitude and f"{name}.{MAGNITUDE}" not in given:
-                part.start_magnitude()
+        for path, part in held.model.named_modules():
+            if callable(start := getattr(type(part), "start_from_weights", None)):  # of an adapter
+                start(part, path, given)
+    lay_out(held, plan, device)
 
 
 def widen(held: BuiltModel, plan: Plan) -> None:

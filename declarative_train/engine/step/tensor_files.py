@@ -14,15 +14,14 @@ from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import local_rows, write_whole
-from declarative_train.plan.published import respelt
 from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.run_folder import Shapes
+from declarative_train.plan.tensor_maps import respelt
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
-    from declarative_train.components.published import TensorPart
     from declarative_train.components.storages import StorageName
-    from declarative_train.plan.plan import TensorMapPlan
+    from declarative_train.plan.plan import PartPlan, TensorMapPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 
 
-def under_joins(source: Tensors, made: Mapping[str, Sequence[TensorPart]]) -> Tensors:
+def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
     """Return the tensors under the names of the larger tensors that they are joined into."""
     shapes, _ = join_shapes(made, source.shapes)
 
@@ -91,7 +90,7 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
     return Tensors(source.shapes, read)
 
 
-def join_rows(source: Tensors, parts: Iterable[TensorPart], first: int | None, last: int | None) -> torch.Tensor:
+def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
     """Return rows `first` to `last` of the parts stacked on each other, or all rows; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
@@ -105,14 +104,14 @@ def join_rows(source: Tensors, parts: Iterable[TensorPart], first: int | None, l
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
-def _rows_at(part: TensorPart) -> int:
+def _rows_at(part: PartPlan) -> int:
     """Return which dimension of the tensor in the file holds the parameter's rows."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
-    parts: Iterable[TensorPart], shapes: Shapes, first: int | None, last: int | None
-) -> Iterator[tuple[TensorPart, int | None, int | None]]:
+    parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
+) -> Iterator[tuple[PartPlan, int | None, int | None]]:
     """Yield which rows of each part are in rows `first` to `last` of all parts stacked; if none are, an empty piece of
     the last part."""
     begin, found = 0, False

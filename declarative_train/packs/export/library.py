@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from declarative_train.components.published import TIMM
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import is_library
 from declarative_train.inference.trained import Trained
@@ -17,6 +16,7 @@ from declarative_train.packs.export.export_errors import ExportFailure
 from declarative_train.packs.export.model_card import card_of, no_tokenizer
 from declarative_train.packs.export.published import classes_learned, tokenizer_files
 from declarative_train.packs.pretrained.libraries.modules.to_library import differing, library_model
+from declarative_train.packs.pretrained.published import TIMM
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import PLAN
 

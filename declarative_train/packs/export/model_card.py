@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declarative_train.components.published import TIMM, TORCHVISION, TRANSFORMERS
 from declarative_train.core.secrets import masked
 from declarative_train.inference.trained import Trained
+from declarative_train.packs.pretrained.published import TIMM, TORCHVISION, TRANSFORMERS
 from declarative_train.plan.plan import PublishedPlan
 
 _AUTO = {

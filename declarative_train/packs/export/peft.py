@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.adapters.lora import MAGNITUDE, A, B
-from declarative_train.components.adapters.modules.lora import LoraLinear
-from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, Slice
-from declarative_train.components.published import architecture_of, family_of
 from declarative_train.inference.trained import UsageError
 from declarative_train.packs.export.export_errors import ExportFailure
 from declarative_train.packs.export.model_card import auto_of
-from declarative_train.plan.published import parts_in, tensor_map
+from declarative_train.packs.pretrained.adapters import MAGNITUDE, A, B
+from declarative_train.packs.pretrained.adapters.modules.lora import LoraLinear
+from declarative_train.packs.pretrained.adapters.peft_folder import CONFIG, FILE, PREFIX, Slice
+from declarative_train.packs.pretrained.formats import tensor_map
+from declarative_train.packs.pretrained.published import architecture_of, family_of
+from declarative_train.plan.tensor_maps import parts_in
 
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.components.published import TensorPart
     from declarative_train.packs.export.program import Program
+    from declarative_train.plan.plan import PartPlan
 
 __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 
@@ -123,14 +124,14 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
     return {name: part for name, part in program.network.named_modules() if isinstance(part, LoraLinear)}
 
 
-def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, int, int]]:
-    """Yield (tensor of the base model, first row, last row) for the tensors that a parameter is made of. Raises
+def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
+    """Yield (tensor of the base, first row, last row) for the tensors that a parameter consists of. Raises
     ExportFailure."""
     base = program.base
     if base is None:
-        from declarative_train.components.published import TensorPart
+        from declarative_train.plan.plan import PartPlan
 
-        yield TensorPart(name), 0, rows
+        yield PartPlan(name), 0, rows
         return
     node = f"{base.plan.node}."
     parts = parts_in(tensor_map(base.plan), name.removeprefix(node)) if name.startswith(node) else ()

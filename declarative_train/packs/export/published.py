@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from declarative_train.components.published import (
+from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.model_card import card
+from declarative_train.packs.export.program import Base
+from declarative_train.packs.pretrained.formats import names_without_head, tensor_map
+from declarative_train.packs.pretrained.published import (
     CONFIG,
     TORCHVISION,
     TRANSFORMERS,
     PublishedError,
-    TensorPart,
     architecture_of,
     config_of,
     family_of,
     is_of_timm,
 )
-from declarative_train.inference.trained import Trained
-from declarative_train.packs.export.export_errors import ExportFailure
-from declarative_train.packs.export.model_card import card
-from declarative_train.packs.export.program import Base
 from declarative_train.packs.text.chat import template_text
 from declarative_train.packs.text.tokenizer import (
     BYTES,
@@ -43,9 +43,9 @@ from declarative_train.packs.text.tokenizer import (
 )
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.output_semantics import meanings
-from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
-from declarative_train.plan.published import names_without_head, parts_in, tensor_map
+from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
 from declarative_train.plan.run_folder import PLAN
+from declarative_train.plan.tensor_maps import parts_in
 
 MakeTensor = Callable[[], torch.Tensor]
 
@@ -165,7 +165,7 @@ def _tensors(
                 yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
 
 
-def _cut(parameter: torch.Tensor, first: int, rows: int, part: TensorPart) -> MakeTensor:
+def _cut(parameter: torch.Tensor, first: int, rows: int, part: PartPlan) -> MakeTensor:
     def make() -> torch.Tensor:
         rows_of = parameter.detach()[first : first + rows]
         rows_of = (rows_of.T if part.transpose else rows_of).contiguous()

@@ -1,4 +1,5 @@
-"""Pack `pretrained`: models of the libraries timm and transformers as nodes."""
+"""Pack `pretrained`: published models as weights of shipped blocks, models of timm and transformers as nodes,
+adapters."""
 
 from declarative_train.core.packs import Pack
 
@@ -6,9 +7,13 @@ _HERE = "declarative_train.packs.pretrained"
 
 PACK = Pack(
     components={
+        "adapter": {"dora": f"{_HERE}.adapters.lora:Dora", "lora": f"{_HERE}.adapters.lora:Lora"},
         "layer": {
             "timm": f"{_HERE}.libraries.timm:Timm",
             "transformers": f"{_HERE}.libraries.transformers:Transformers",
         },
     },
+    formats=dict.fromkeys(("huggingface", "timm", "torchvision"), f"{_HERE}.formats:PublishedWeights"),
+    read_block=f"{_HERE}.published_fields:read_block",
+    document_block=f"{_HERE}.published_fields:document_block",
 )

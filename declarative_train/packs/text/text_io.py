@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.published import PublishedError, config_of, family_of
+from declarative_train.packs.pretrained.published import PublishedError, config_of, family_of
 from declarative_train.packs.text import chat, layout
 from declarative_train.packs.text.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
 from declarative_train.packs.text.tokens import TokensField

@@ -171,7 +171,7 @@ class Judge:
 
 def findings(recipe: Recipe) -> list[Diagnostic]:
     """Return the diagnostics of the recipe's own rules."""
-    sections: Mapping[str, object] = {name: getattr(recipe, name) for name in SECTIONS if name != "model"}
+    sections: Mapping[str, object] = {name: recipe.section(name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
     return [diagnostic for rule in draft_rules() for diagnostic in rule(draft)]
 

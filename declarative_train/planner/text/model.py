@@ -17,7 +17,7 @@ from declarative_train.files.open_files import format_path
 from declarative_train.graph.graph import Node
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.plan import ParameterPlan, Plan, WeightsPlan
-from declarative_train.plan.published import is_selected
+from declarative_train.plan.tensor_maps import is_selected
 
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 

@@ -17,6 +17,7 @@ from declarative_train.components.component import Layer, Port
 from declarative_train.components.layers import LAYERS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.names import RESERVED
+from declarative_train.core.packs import PackError, find_folder, find_packs
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import shadowed_type
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
@@ -219,8 +220,22 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
     return outputs, diagnostics
 
 
+@cache
+def _files() -> dict[str, Path]:
+    """Return the files of the shipped blocks, and of those that packs bring, by name. Raises PackError."""
+    found = {path.stem: path for path in _FOLDER.glob("*.yaml")}
+    for pack, its in ((name, pack.blocks) for name, pack in find_packs().items() if pack.blocks):
+        for path in find_folder(its).glob("*.yaml"):
+            if path.stem in found or path.stem in LAYERS:
+                raise PackError(
+                    f"the pack `{pack}` has a block `{path.stem}`, and there is a type of that name already"
+                )
+            found[path.stem] = path
+    return dict(sorted(found.items()))
+
+
 def list_shipped() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return tuple(_files())
 
 
 @cache
@@ -235,9 +250,8 @@ def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnos
 
 
 def read_shipped_file(name: str) -> SourceFile:
-    path = _FOLDER / f"{name}.yaml"
-    text = path.read_text(encoding="utf-8")
-    return SourceFile(str(path), text, "block")
+    path = _files()[name]
+    return SourceFile(str(path), path.read_text(encoding="utf-8"), "block")
 
 
 class TypeLibrary:

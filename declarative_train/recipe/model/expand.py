@@ -14,6 +14,7 @@ from typing import NamedTuple
 from declarative_train.components.component import Layer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.names import NODE_WORDS
+from declarative_train.core.packs import hooks
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
@@ -30,7 +31,6 @@ from declarative_train.recipe.model.node_draft import (
     ReuseDraft,
     Typed,
 )
-from declarative_train.recipe.model.published import resolve_published_fields
 from declarative_train.recipe.model.references import Edge, first_key, no_reference, read_reference
 from declarative_train.recipe.model.tree import (
     BlockNode,
@@ -275,8 +275,9 @@ class _Expander:
         assert isinstance(fields, Mapping)
         if isinstance(draft, BlockDraft):
             published = None
-            if draft.block.file is not None:
-                fields, published, found = resolve_published_fields(draft.block.name, fields, self._paths)
+            for read_block in hooks("read_block") if draft.block.file is not None else ():
+                fields, made, found = read_block(draft.block.name, fields, self._paths.resolve)
+                published = published or made
                 if self._say(found):
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)

@@ -16,6 +16,7 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
+from declarative_train.recipe.model.tree import PublishedError
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
@@ -194,23 +195,11 @@ def _settings(
     if settings is not None and settings.adapter is not None and settings.adapter.made_from is not None:
         given = find(node, ("adapter", "from")) or node
         folder = settings.adapter.made_from if paths is None else paths.resolve(settings.adapter.made_from, given.span)
-        problem = _unusable(folder, given.span)
-        if problem is not None:
-            return None, [*diagnostics, problem]
-        adapter = settings.adapter.model_copy(update={"folder": folder})
-        settings = settings.model_copy(update={"adapter": adapter})
+        try:
+            settings = settings.model_copy(update={"adapter": settings.adapter.with_folder(folder)})
+        except PublishedError as problem:
+            return None, [*diagnostics, published_model(given.span, str(problem), problem.hint)]
     return settings, diagnostics
-
-
-def _unusable(folder: str, at: Span) -> Diagnostic | None:
-    from declarative_train.components.adapters.peft_folder import peft_folder  # which few recipes need
-    from declarative_train.components.published import PublishedError
-
-    try:
-        peft_folder(folder)
-    except PublishedError as problem:
-        return published_model(at, str(problem), problem.hint)
-    return None
 
 
 def _uses_index(node: Node) -> bool:

@@ -12,7 +12,6 @@ from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.tree import Operation, Reference, Term, call_of
 from declarative_train.core.span import Span
-from declarative_train.recipe.model.published import Published
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
 
@@ -56,10 +55,24 @@ class ExpressionNode(_Node):
         return self.scalar.place(offset, length)
 
 
+class PublishedError(ValueError):
+    """Error: files of a published model cannot be used, in one line. `hint`: a fix."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Published(NamedTuple):
+    """Published model that gave a node its sizes: its folder and its config; None if there is none."""
+
+    folder: str | None = None
+    config: dict[str, object] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """Block with its own nodes. For a block of the package, `params` are its values, and `published` the model named by
-    `from`."""
+    """Block with its own graph. `params`: values of a shipped one. `published` is set if published models match it."""
 
     block: str
     scope: "Scope"

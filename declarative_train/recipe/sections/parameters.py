@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Adapter, Init, Optimizer
+from declarative_train.components.adapters.adapter import Adapter
+from declarative_train.components.component import Init, Optimizer
 from declarative_train.components.storages import StorageName
 from declarative_train.recipe.sections.section import Section
 

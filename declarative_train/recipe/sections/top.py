@@ -3,8 +3,9 @@
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
+from declarative_train.core.packs import add_rows, load
 from declarative_train.recipe.sections.checkpoint import Checkpoint
 from declarative_train.recipe.sections.data import DataSection
 from declarative_train.recipe.sections.evaluation import Evaluation
@@ -77,7 +78,7 @@ class Top(Head):
     sweep: Sweep | None = None
 
 
-SECTIONS = (
+_OWN = (
     "data",
     "model",
     "objective",
@@ -89,7 +90,16 @@ SECTIONS = (
     "logging",
     "sweep",
 )
-REQUIRED = SECTIONS[:4]
+REQUIRED = _OWN[:4]
+OF_PACKS: dict[str, type[Section]] = {
+    name: load(address)
+    for name, address in add_rows("section", dict.fromkeys(Top.model_fields, "a key of every recipe")).items()
+    if name not in Top.model_fields
+}
+SECTIONS = (*_OWN, *OF_PACKS)
+if OF_PACKS:
+    more: Any = {name: (section | None, None) for name, section in OF_PACKS.items()}
+    Top = create_model("Top", __base__=Top, __module__=__name__, __doc__=Top.__doc__, **more)  # type: ignore[misc]
 
 
 def keys_of(section: str) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from declarative_train.components.published import (
+from declarative_train.packs.pretrained.published import (
     Family,
     PublishedError,
     families,

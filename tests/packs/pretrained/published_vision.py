@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from declarative_train.plan.published import parts_in, shape_of
+from declarative_train.plan.tensor_maps import parts_in, shape_of
 
 CLASSES = 5
 SIZE = 32

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import declarative_train as dt
-from declarative_train.components.published import TensorPart, config_of, family_of, params_of
 from declarative_train.engine.step.tensor_files import Tensors, join_rows
-from declarative_train.plan.published import parts_in
+from declarative_train.packs.pretrained.published import PartPlan, config_of, family_of, params_of
+from declarative_train.plan.tensor_maps import parts_in
 from tests.packs.pretrained import published_models as made
 
 
@@ -312,7 +312,7 @@ def test_a_rank_reads_its_rows_of_each_part_alone() -> None:
         return tensor[first:last].movedim(0, dim)
 
     source = Tensors({name: tuple(item.shape) for name, item in stored.items()}, read)
-    parts = (TensorPart("a", 2), TensorPart("b", 1, transpose=True), TensorPart("c", 1))
+    parts = (PartPlan("a", 2), PartPlan("b", 1, transpose=True), PartPlan("c", 1))
     whole = torch.cat([stored["a"], stored["b"].T, stored["c"]])
     assert torch.equal(join_rows(source, parts, None, None), whole)
     for first in range(13):

@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.app.api.tables import step_rows
-from declarative_train.plan.published import parts_in
+from declarative_train.plan.tensor_maps import parts_in
 from tests.packs.pretrained import published_clip as made
 
 

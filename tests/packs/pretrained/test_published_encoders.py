@@ -12,7 +12,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.packs.export.export import export
-from declarative_train.plan.published import parts_in
+from declarative_train.plan.tensor_maps import parts_in
 from tests.packs.pretrained import published_encoders as made
 
 QUICK = ("BertForMaskedLM", "BertForSequenceClassification", "RobertaForMaskedLM", "RobertaForSequenceClassification")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative_train.components.published import WEIGHTS
 from declarative_train.core.amounts import list_names
 from declarative_train.core.machine import install
 from declarative_train.packs.pretrained.libraries.problem import LibraryError
+from declarative_train.packs.pretrained.published import WEIGHTS
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from declarative_train.components.published import PublishedError, find_published_folder, read_config
+from declarative_train.packs.pretrained.published import PublishedError, find_published_folder, read_config
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 

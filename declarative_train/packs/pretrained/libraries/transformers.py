@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Port, ShapeError, TextEncoder
+from declarative_train.components.component import Port, ShapeError
 from declarative_train.packs.pretrained.libraries import model_name
 from declarative_train.packs.pretrained.libraries.files import Files, reject_leftovers, several, tensors_in
 from declarative_train.packs.pretrained.libraries.layer import Inputs, LibraryLayer
@@ -115,9 +115,8 @@ class Transformers(LibraryLayer):
         hides = kind not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
         return hides and kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    def find_text_ports(self) -> TextEncoder | None:
-        name = model_name(self.as_data())
-        return None if self.is_causal else TextEncoder(name, (MAIN, "input_ids"), "attention_mask")
+    def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
+        return None if self.is_causal else (model_name(self.as_data()), (MAIN, "input_ids"), "attention_mask")
 
     @property
     def is_pretrained(self) -> bool:  # type: ignore[override]

@@ -13,12 +13,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from declarative_train import recipe as recipe_room
-from declarative_train.components.adapters.lora import Lora
-from declarative_train.components.adapters.modules.lora import LoraLinear
 from declarative_train.graph.build import build
 from declarative_train.graph.cost import work_of
 from declarative_train.graph.initialise import initialise
 from declarative_train.graph.merge import adapters_of, without_adapters
+from declarative_train.packs.pretrained.adapters.lora import Lora
+from declarative_train.packs.pretrained.adapters.modules.lora import LoraLinear
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe

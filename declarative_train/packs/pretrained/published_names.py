@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
-from declarative_train.components.adapters.peft_folder import PeftFolder, Slice
-from declarative_train.components.published import TRANSFORMERS, TensorPart, family_of, kind_of
-from declarative_train.recipe.model.tree import BlockNode, Scope
+from declarative_train.packs.pretrained.adapters.peft_folder import PeftFolder, Slice
+from declarative_train.packs.pretrained.published import TRANSFORMERS, family_of, kind_of
+from declarative_train.plan.plan import PartPlan
+from declarative_train.plan.tensor_maps import find_blocks
+from declarative_train.recipe.model.tree import Scope
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-
-
-def find_published_blocks(scope: Scope) -> Iterator[BlockNode]:
-    """Yield the nodes of a model whose weights published models can provide."""
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            if node.params and family_of(node.block) is not None:
-                yield node
-            yield from find_published_blocks(node.scope)
 
 
 class PublishedNames:
     """Names that a model's parameters have in published files."""
 
     def __init__(self, scope: Scope) -> None:
-        self._blocks: dict[str, tuple[Mapping[str, tuple[TensorPart, ...]], str]] = {}
-        for node in find_published_blocks(scope):
+        self._blocks: dict[str, tuple[Mapping[str, tuple[PartPlan, ...]], str]] = {}
+        for node, published in find_blocks(scope):
             family = family_of(node.block)
             assert family is not None
-            kind = None if node.published is None else kind_of(family, node.published.config)
+            kind = None if published.config is None else kind_of(family, published.config)
             is_its = kind is not None and family.kinds[kind].library == TRANSFORMERS
             found = family.map(node.params, TRANSFORMERS, kind if is_its else None)
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
-    def parts(self, parameter: str) -> tuple[tuple[TensorPart, ...], str]:
+    def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
         """Return the tensors that form a parameter, and the prefix of all names; () if no published model has it."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
                 copies = _NUMBER.findall(name)
                 found = entries.get(name) or entries.get(_NUMBER.sub("*", name)) or ()
-                return tuple(part._replace(name=_fill(part.name, copies)) for part in found), prefix
+                return tuple(replace(part, name=_fill(part.name, copies)) for part in found), prefix
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
@@ -52,7 +46,7 @@ class PublishedNames:
             return own
         parts, prefix = self.parts(f"{path}.weight")
         if not any(name.startswith(prefix) for name in folder.shapes):
-            parts = tuple(part._replace(name=part.name.removeprefix(prefix)) for part in parts)
+            parts = tuple(replace(part, name=part.name.removeprefix(prefix)) for part in parts)
         shares, first, found = sum(part.share for part in parts), 0, []
         for part in parts:
             last = first + rows * part.share // shares

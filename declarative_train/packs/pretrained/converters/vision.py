@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from math import isqrt
 from typing import Any
 
-from declarative_train.components.converters import Converter, PublishedError
+from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.recipe.model.tree import PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:

@@ -6,14 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
-class PublishedError(ValueError):
-    """A published model cannot be used: one line. `hint`: a fix."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
 class Converter(NamedTuple):
     """Converter for some `params`. `read(config)` returns their values, and raises PublishedError; `write(config,
     params)` returns a config that has them."""

@@ -1,36 +1,23 @@
-"""Weights of a published model (transformers, timm): its tensors compared with the parameters, by file headers alone.
+"""Tensor maps: files whose tensors fill parameters under other names, compared with the parameters by file headers.
 
-A map for each model family translates names in a file to names of parameters. A parameter consists of one tensor, or of
-several stacked in rows, which may be transposed. Each rank reads only its part of the file.
+A map translates names in a file to names of parameters. A parameter consists of one tensor, or of several stacked in
+rows, which may be transposed. Each rank reads only its part of the file.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.published import (
-    TIMM,
-    TRANSFORMERS,
-    WEIGHTS,
-    PublishedError,
-    TensorPart,
-    family_of,
-    is_of_timm,
-    kind_of,
-    read_config,
-)
-from declarative_train.core.amounts import format_count, list_names
+from declarative_train.core.amounts import list_names
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
-from declarative_train.recipe.model.published_names import find_published_blocks
 from declarative_train.recipe.model.selectors import compile_selector
-from declarative_train.recipe.model.tree import Scope
+from declarative_train.recipe.model.tree import BlockNode, Published, Scope
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,6 +25,15 @@ if TYPE_CHECKING:
 _SHOWN = 3
 _PLACE = re.compile(r"\*|\{\+(\d+)\}")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def find_blocks(scope: Scope) -> Iterator[tuple[BlockNode, Published]]:
+    """Yield the nodes that published models match."""
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            if node.params and node.published is not None:
+                yield node, node.published
+            yield from find_blocks(node.scope)
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
@@ -48,44 +44,15 @@ def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
             node.path,
             node.block,
             _data(node.params),
-            None if node.published is None else node.published.config,
-            None if node.published is None else node.published.folder,
+            published.config,
+            published.folder,
         )
-        for node in find_published_blocks(scope)
+        for node, published in find_blocks(scope)
     )
 
 
 def _data(params: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
-
-
-def tensor_map(
-    found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
-) -> TensorMapPlan:
-    """Return the map from parameters to tensors of a library's files. `config`: decides the kind of model and with it
-    the names; by default the config that the node was made from. Raises PublishedError if the library has no such
-    model."""
-    family = family_of(found.block)
-    assert family is not None
-    if library not in family.names:
-        raise PublishedError(f"{library} has no model like `{found.block}`", f"use one of {', '.join(family.names)}")
-    config = found.config if config is None else config
-    kind = None if config is None else kind_of(family, config)
-    if kind is not None and family.kinds[kind].library != library:
-        kind = None
-    names = family.map(found.params, library, kind)
-    entries = {
-        name: [PartPlan(part.name, part.share, part.transpose, part.ones) for part in parts]
-        for name, parts in names.entries.items()
-    }
-    return TensorMapPlan(
-        entries,
-        names.prefix,
-        names.ignored,
-        hints=dict(family.hints),
-        drawn=names.drawn,
-        respelt=dict(names.respelt),
-    )
 
 
 def respelt(tensors: TensorMapPlan, name: str) -> str:
@@ -94,44 +61,7 @@ def respelt(tensors: TensorMapPlan, name: str) -> str:
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
-def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return a problem and a hint if the node has another value of a param than all models of the library: tensors
-    would not show it. None if there is none."""
-    family = family_of(found.block)
-    assert family is not None
-    for name, value in family.names[library].params.items():
-        if found.params.get(name) != value:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            return f"does not match `{found.node}`: all of {library} have `{name}: {text}`", f"set it at `{found.node}`"
-    return None
-
-
-def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map with names as in a file of the model without its head (output layer)."""
-    cut = {
-        name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
-        for name, parts in tensors.entries.items()
-    }
-    return replace(tensors, entries=cut)
-
-
-def library_of(folder: str) -> str:
-    """Return the library that wrote a folder, from its config: its tensors have that library's names. Raises
-    PublishedError."""
-    return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
-
-
-def tensors_of(folder: str) -> str:
-    """Return the path of the file that lists all tensors of a folder. Raises PublishedError."""
-    for name in WEIGHTS:
-        if os.path.exists(os.path.join(folder, name)):
-            return os.path.join(folder, name)
-    if any(name.endswith(".bin") for name in os.listdir(folder)):
-        raise PublishedError(f"{folder} has only pickled weights", "save it again with `save_pretrained`")
-    raise PublishedError(f"there is neither {' nor '.join(WEIGHTS[::-1])} in {folder}", "`hf download` gets all files")
-
-
-def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[TensorPart, ...]:
+def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
     """Return the tensors of a file that fill a parameter, () if published models lack it. `stored`: the names in the
     file; if none begins with the map's prefix, names are without it."""
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
@@ -143,9 +73,9 @@ def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | Non
             mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
             pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
             found = tensors.entries.get(pattern, ())
-    parts = [TensorPart(_fill_numbers(part.name, copies), part.share, part.transpose, part.ones) for part in found]
+    parts = [replace(part, name=_fill_numbers(part.name, copies)) for part in found]
     if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
-        parts = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in parts]
+        parts = [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
     return tuple(parts)
 
 
@@ -161,7 +91,7 @@ def _fill_numbers(pattern: str, copies: tuple[str, ...]) -> str:
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
-def shape_of(parts: Iterable[TensorPart], found: Shapes) -> tuple[int, ...] | None:
+def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None:
     """Return the shape of the parameter that these tensors of a file make; None if their rows do not fit together."""
     parts = list(parts)
     shapes = [_without_ones(found[part.name], part.ones) for part in parts]
@@ -335,13 +265,3 @@ def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], l
             below[name.removeprefix(prefix)] = shape
             names.setdefault(held.ties.get(name, name), []).append(name.removeprefix(prefix))
     return below, list(names.values())
-
-
-def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """Return a message if tensors of a file are not floating point of 16 bits or more, else None."""
-    odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
-    if not odd:
-        return None
-    return (
-        f"{format_count(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {list_names(odd, _SHOWN)}"
-    )

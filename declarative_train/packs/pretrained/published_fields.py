@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from declarative_train.components.published import (
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
+from declarative_train.packs.pretrained.published import (
     Family,
     PublishedError,
     family_of,
@@ -12,39 +15,30 @@ from declarative_train.components.published import (
     params_of,
     read_config,
 )
-from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
-from declarative_train.recipe.paths import Paths
+from declarative_train.recipe.model.tree import Published
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, describe_node
 
 FROM = "from"
 
 
-class Published(NamedTuple):
-    """Published model that a node refers to: its folder and its config."""
-
-    folder: str
-    config: dict[str, object]
-
-
-def resolve_published_fields(
-    block: str, fields: Mapping, paths: Paths
+def read_block(
+    block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
     """Return the keys of a node with `from` replaced by the params that the published model has; keys that the node
     gives itself win."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
-        return fields, None, []
+        return fields, None if family is None else Published(), []
     rest = fields.with_entries(entry for entry in fields if entry is not given)
     node = given.value
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value:
         return rest, None, [wrong_type(node.span, FROM, describe_node(node), "the folder of a published model")]
     try:
-        folder = find_published_folder(node.value, paths.resolve(node.value, node.span))
-        published = Published(folder, read_config(folder))
-        params = _params(family, published)
+        folder = find_published_folder(node.value, resolve(node.value, node.span))
+        published = Published(folder, config := read_config(folder))
+        params = _params(family, folder, config)
     except PublishedError as problem:
         return rest, None, [published_model(node.span, str(problem), problem.hint)]
     own = {entry.name for entry in rest}
@@ -56,13 +50,13 @@ def resolve_published_fields(
     return rest.with_entries((*rest.entries, *added)), published, []
 
 
-def _params(family: Family, published: Published) -> dict[str, object]:
+def _params(family: Family, folder: str, config: dict[str, object]) -> dict[str, object]:
     try:
-        return params_of(family, published.config)
+        return params_of(family, config)
     except (TypeError, ValueError, ZeroDivisionError, AttributeError) as problem:
         if isinstance(problem, PublishedError):
-            raise PublishedError(f"{published.folder}: {problem}", problem.hint) from None
-        raise PublishedError(f"{published.folder}: its config.json is not valid: {problem}") from None
+            raise PublishedError(f"{folder}: {problem}", problem.hint) from None
+        raise PublishedError(f"{folder}: its config.json is not valid: {problem}") from None
 
 
 def _node(value: object, span: Span) -> Node:
@@ -71,3 +65,15 @@ def _node(value: object, span: Span) -> Node:
     if isinstance(value, list | tuple):
         return Sequence(tuple(_node(item, span) for item in value), span)
     return Scalar(value, str(value), span)  # type: ignore[arg-type]
+
+
+def document_block(block: str) -> dict[str, Any]:
+    """Return the JSON schema of `from`, for a block that published models match."""
+    family = family_of(block)
+    if family is None:
+        return {}
+    about = (
+        f"Of a published model ({', '.join(family.kinds)}) config.json gives the sizes: its folder, or its hub id in "
+        "the cache of huggingface-hub. Keys of the node take precedence."
+    )
+    return {FROM: {"type": "string", "description": about}}

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declarative_train.components.converters import Converter, PublishedError
-from declarative_train.components.converters.language import (
+from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.packs.pretrained.converters.language import (
     read_activation,
     read_rotary,
     write_activation,
     write_rotary,
 )
+from declarative_train.recipe.model.tree import PublishedError
 
 _USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every n-th layer has no window
 _IDLE_WINDOW = 4096  # transformers makes its mask, though no layer uses it

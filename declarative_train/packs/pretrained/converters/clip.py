@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declarative_train.components.converters import Converter, PublishedError
-from declarative_train.components.converters.language import read_activation, write_activation
-from declarative_train.components.converters.vision import read_image, write_image
+from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.packs.pretrained.converters.language import read_activation, write_activation
+from declarative_train.packs.pretrained.converters.vision import read_image, write_image
+from declarative_train.recipe.model.tree import PublishedError
 
 _COMMON = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
 _USUAL: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that a part lacks

@@ -317,8 +317,8 @@ def test_what_lives_is_what_the_plan_says(tmp_path: Path, mode: str, gpus: str, 
 
 
 def tied(folder: Path, chunks: int | None, *changes: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A table that is the head, too, held in nf4 next to layers with adapters."""
-    from tests.graph.test_adapters import recipe
+    """A table that is the head, too, held in nf4 beside layers with adapters."""
+    from tests.packs.pretrained.test_adapters import recipe
 
     parameters = {
         "embed": {"storage": "nf4"},

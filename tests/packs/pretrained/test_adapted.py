@@ -17,7 +17,7 @@ from declarative_train.inference.trained import Trained, UsageError, open_traine
 from declarative_train.packs.export.export import export
 from tests.engine.made_recipes import compiled
 from tests.engine.runs import go
-from tests.graph.test_adapters import folder, recipe  # noqa: F401 (a fixture)
+from tests.packs.pretrained.test_adapters import folder, recipe  # noqa: F401 (a fixture)
 
 ADAPTED = {
     "layers": {"adapter": {"type": "lora", "rank": 4, "alpha": 6, "dropout": 0.1}, "lr_scale": 5},

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.adapters.lora import MAGNITUDE, A, B
-from declarative_train.components.adapters.peft_folder import PREFIX, PeftFolder, peft_folder
 from declarative_train.core.amounts import list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.graph.merge import adapters_of
+from declarative_train.packs.pretrained.adapters import MAGNITUDE, A, B
+from declarative_train.packs.pretrained.adapters.peft_folder import PREFIX, PeftFolder, peft_folder
+from declarative_train.packs.pretrained.published_names import PublishedNames
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
-from declarative_train.plan.published import check_entries
-from declarative_train.recipe.model.published_names import PublishedNames
-from declarative_train.recipe.model.selectors import ParameterRule, settings_of
+from declarative_train.plan.tensor_maps import check_entries
+from declarative_train.recipe.model.selectors import settings_of
 
 if TYPE_CHECKING:
     from declarative_train.graph.lower import Lowered
@@ -24,38 +25,26 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], list[Diagnostic]]:
-    """Return a weights plan for each adapter folder that the recipe names, and errors for tensors that do not fit."""
-    rules = {_folder(rule): rule for rule in recipe.model.rules if _folder(rule) is not None}
-    plans, diagnostics = [], []
-    names = PublishedNames(recipe.model.scope) if rules else None
-    for path, rule in rules.items():
-        assert path is not None
-        assert names is not None
-        folder = peft_folder(path)
-        entries = dict(_adapter_entries(recipe, lowered, folder, names))
-        used = {part.name for parts in entries.values() for part in parts}
-        entries |= _other_entries(lowered, folder, names, used)
-        used |= {part.name for parts in entries.values() for part in parts}
-        tensors = TensorMapPlan(entries, "", [], alone=True)
-        found = {f"{PREFIX}{name}": shape for name, shape in folder.shapes.items()}
-        unplaced = [name for name in found if name not in used]
-        problem = check_entries(lowered.parameters, tensors, found)
-        if unplaced:
-            listed = list_names(unplaced, _SHOWN)
-            hint = (
-                f"the selector must match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
-                f"{_linear_maps_hint(lowered)}"
-            )
-            problem = f"has tensors that match no parameter here: {listed}", hint
-        if problem is not None:
-            diagnostics.append(weights_do_not_fit(rule.span, path, *problem))
-        plans.append(WeightsPlan("", folder.file, {}, tensors))
-    return plans, diagnostics
-
-
-def _folder(rule: ParameterRule) -> str | None:
-    return None if rule.settings.adapter is None else rule.settings.adapter.made_from
+def plan_folder(path: str, recipe: Recipe, lowered: Lowered, span: Span) -> tuple[WeightsPlan, list[Diagnostic]]:
+    """Return the weights plan of a folder that a selector names, and an error if tensors do not fit."""
+    folder, names = peft_folder(path), PublishedNames(recipe.model.scope)
+    entries = dict(_adapter_entries(recipe, lowered, folder, names))
+    used = {part.name for parts in entries.values() for part in parts}
+    entries |= _other_entries(lowered, folder, names, used)
+    used |= {part.name for parts in entries.values() for part in parts}
+    tensors = TensorMapPlan(entries, "", [], alone=True)
+    found = {f"{PREFIX}{name}": shape for name, shape in folder.shapes.items()}
+    unplaced = [name for name in found if name not in used]
+    problem = check_entries(lowered.parameters, tensors, found)
+    if unplaced:
+        listed = list_names(unplaced, _SHOWN)
+        hint = (
+            f"the selector must match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
+            f"{_linear_maps_hint(lowered)}"
+        )
+        problem = f"has tensors that match no parameter here: {listed}", hint
+    diagnostics = [] if problem is None else [weights_do_not_fit(span, path, *problem)]
+    return WeightsPlan("", folder.file, {}, tensors), diagnostics
 
 
 def _adapter_entries(

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Adapter, Init
+from declarative_train.components.adapters.adapter import Adapter
+from declarative_train.components.component import Init
 from declarative_train.components.layers.default_inits import linear_weight, start
+from declarative_train.packs.pretrained.adapters import MAGNITUDE, A, B
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.span import Span
+    from declarative_train.graph.lower import Lowered
+    from declarative_train.plan.plan import WeightsPlan
+    from declarative_train.recipe.model.tree import Scope
+    from declarative_train.recipe.recipe import Recipe
+
 FROM = "from"
-A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 
 
 class LowRank(Adapter):
@@ -64,6 +72,24 @@ class LowRank(Adapter):
     def made_from(self) -> str | None:
         return self.folder
 
+    def with_folder(self, folder: str) -> LowRank:
+        from declarative_train.packs.pretrained.adapters.peft_folder import peft_folder
+
+        peft_folder(folder)
+        return self.model_copy(update={"folder": folder})
+
+    def read_for(self, scope: Scope, path: str, rows: int) -> LowRank | None:
+        from declarative_train.packs.pretrained.adapters.peft_folder import peft_folder
+        from declarative_train.packs.pretrained.published_names import PublishedNames
+
+        found = peft_folder(str(self.folder))
+        return found.adapter_of(PublishedNames(scope).slices(found, path, rows), self.type, type(self), self.dropout)
+
+    def plan_weights(self, recipe: Recipe, lowered: Lowered, span: Span) -> tuple[WeightsPlan, list[Diagnostic]]:
+        from declarative_train.packs.pretrained.adapters.peft_weights import plan_folder
+
+        return plan_folder(str(self.folder), recipe, lowered, span)
+
     @property
     def is_random(self) -> bool:
         return self.dropout > 0
@@ -87,7 +113,7 @@ class LowRank(Adapter):
         return linear_weight() if parameter == A else start("zeros")
 
     def build(self, base: nn.Linear) -> nn.Module:
-        from declarative_train.components.adapters.modules.lora import LoraLinear
+        from declarative_train.packs.pretrained.adapters.modules.lora import LoraLinear
 
         return LoraLinear(base, self)
 
@@ -136,7 +162,7 @@ class Dora(LowRank):
         return start("ones") if parameter == MAGNITUDE else super().init_of(parameter)
 
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        from declarative_train.components.adapters.modules.lora import row_factors
+        from declarative_train.packs.pretrained.adapters.modules.lora import row_factors
 
         summed = self.add_product(weight, own[A], own[B])
         return summed * row_factors(summed, own[MAGNITUDE], self.split).unsqueeze(1)

@@ -13,7 +13,7 @@ from declarative_train.inference.trained import open_trained
 from declarative_train.packs.export.export import export
 from tests.engine.made_recipes import WAYS, merged
 from tests.engine.runs import assert_same_tensors, checkpoints, go
-from tests.engine.test_storages import STEPS, tuned, write_base
+from tests.packs.pretrained.test_storages import STEPS, tuned, write_base
 
 MAGNITUDE = "layers.2.up.lora_magnitude_vector"
 

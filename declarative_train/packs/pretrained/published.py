@@ -1,7 +1,7 @@
 """Published models that our blocks can load: conversion between `config.json` and a block's params, and the names of
 tensors.
 
-The data of a family is in `blocks/huggingface/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
+The data of a family is in `families/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
 that need code are in `converters/`.
 """
 
@@ -16,28 +16,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from declarative_train.components.converters import PublishedError as PublishedError
-from declarative_train.components.converters import clip, gemma, language, vision
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
+from declarative_train.packs.pretrained.converters import clip, gemma, language, vision
+from declarative_train.plan.plan import PartPlan
+from declarative_train.recipe.model.tree import PublishedError as PublishedError
 
-_FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
+_FOLDER = Path(__file__).parent / "families"
 TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"
 LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # their tensor names are known; the first two have configs
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-class TensorPart(NamedTuple):
-    """Tensor of a file that holds some rows of a parameter: the fraction `share` / (sum of the shares of all its
-    parts). `ones`: how many leading dimensions of size 1 the file's tensor has more than the parameter (below 0:
-    fewer)."""
-
-    name: str
-    share: int = 1
-    transpose: bool = False
-    ones: int = 0
 
 
 class ModelHead(NamedTuple):
@@ -81,7 +71,7 @@ class NameMap(NamedTuple):
     """Names of the tensors of one model, by parameter, with `*` for the number of a copy. `drawn`: parameters of an
     output layer, which keep random initial values if a file lacks them."""
 
-    entries: dict[str, tuple[TensorPart, ...]]
+    entries: dict[str, tuple[PartPlan, ...]]
     prefix: str
     ignored: list[str]
     drawn: list[str]
@@ -118,7 +108,7 @@ class Family:
         own = self.kinds[kind] if kind is not None else own
         prefix, heads, more = (names.prefix, {}, {}) if own is None else (own.prefix, own.heads, own.tensors)
 
-        def parts(tensors: Mapping[str, object]) -> dict[str, tuple[TensorPart, ...]]:
+        def parts(tensors: Mapping[str, object]) -> dict[str, tuple[PartPlan, ...]]:
             return {name: _parts(value, params, prefix) for name, value in tensors.items()}
 
         head = heads.get(str(params.get("head")))
@@ -130,13 +120,13 @@ class Family:
         return NameMap(entries, prefix, ignored, drawn, names.respelt)
 
 
-def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[TensorPart, ...]:
+def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[PartPlan, ...]:
     if isinstance(value, str):
-        return (TensorPart(value.replace("{prefix}", prefix)),)
+        return (PartPlan(value.replace("{prefix}", prefix)),)
     if isinstance(value, dict):
         share = int(str(params[value["share"]])) if "share" in value else 1
         name = value["name"].replace("{prefix}", prefix)
-        return (TensorPart(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
+        return (PartPlan(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
     return tuple(part for each in value for part in _parts(each, params, prefix))
 

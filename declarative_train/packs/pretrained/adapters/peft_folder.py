@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from declarative_train.components.adapters.lora import A, Dora, Lora, LowRank
-from declarative_train.components.published import PublishedError
 from declarative_train.core.untrusted import parse_json
 from declarative_train.files.safetensors_header import read_header
+from declarative_train.packs.pretrained.adapters import A
+from declarative_train.packs.pretrained.published import PublishedError
+
+T = TypeVar("T")
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
@@ -54,9 +56,9 @@ class PeftFolder:
         """Return the slices that have an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
-    def adapter_of(self, slices: Sequence[Slice], dropout: float, kind: str = "lora") -> LowRank | None:
-        """Return the adapter of the linear map made of these modules; None if none of them has one. Raises
-        PublishedError, also if the recipe asks for another `kind`."""
+    def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
+        """Return the adapter of the linear map made of these modules, by `make`; None if none of them has one. Raises
+        PublishedError, also if the folder does not hold this `kind`."""
         present = self.names_of(slices)
         if not present:
             return None
@@ -68,11 +70,10 @@ class PeftFolder:
             problem = f"{self.path}: {listed} have adapters of more than one {what}, and are one map here"
             hint = "tune with one for all three, or merge it into its base (`merge_and_unload` of PEFT)"
             raise PublishedError(problem, hint)
-        held: type[Lora | Dora] = Dora if self.config.get("use_dora") else Lora
-        if kind != (name := held.model_fields["type"].default):
+        if kind != (name := "dora" if self.config.get("use_dora") else "lora"):
             raise PublishedError(f"{self.path} holds adapters of the type `{name}`", f"write `type: {name}`")
         split = None if len(slices) == 1 else tuple((each.first, each.last) for each in present)
-        return held(
+        return make(
             rank=ranks.pop(),
             alpha=alphas.pop(),
             rslora=bool(self.config.get("use_rslora")),

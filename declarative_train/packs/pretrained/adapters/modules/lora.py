@@ -3,16 +3,15 @@ of rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.packed import Packed, product
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from declarative_train.packs.pretrained.adapters import MAGNITUDE
 
 
 class LoraLinear(nn.Linear):
@@ -73,8 +72,10 @@ class LoraLinear(nn.Linear):
         found: Tensor = self.adapter.add_product(whole, a.to(wide), b.to(wide))
         return found
 
-    def start_magnitude(self) -> None:
+    def start_from_weights(self, path: str, given: Container[str]) -> None:
         """Set the magnitudes to the lengths of the rows of the current weight; sharded tensors are gathered for it."""
+        if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
+            return
         whole = [_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight)]
         lengths = torch.linalg.vector_norm(self.add_product(*whole), dim=1)
         if self.split is not None:
@@ -122,22 +123,3 @@ def _write(tensor: Tensor, whole: Tensor) -> None:
     assert isinstance(tensor, DTensor)
     local = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
     tensor.to_local().copy_(local.to_local())
-
-
-def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the shape (out, in) of each linear map in a layer's module, by its path ("" for the module itself). Maps
-    of adapters are left out, and maps that share their weight with another part of the module, such as a tied output
-    layer."""
-    users: dict[int, int] = {}
-    for _, item in module.named_parameters(remove_duplicate=False):
-        users[id(item)] = users.get(id(item), 0) + 1
-    found = ((path, part) for path, part in _linear(module, "") if users.get(id(part.weight), 1) == 1)
-    return {path: (part.out_features, part.in_features) for path, part in found}
-
-
-def _linear(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Linear]]:
-    if isinstance(module, nn.Linear):
-        yield path, module
-        return
-    for name, child in module.named_children():
-        yield from _linear(child, f"{path}.{name}" if path else name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declarative_train.components.converters import Converter, PublishedError
+from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.recipe.model.tree import PublishedError
 
 _ACTIVATIONS = {
     "silu": "silu",

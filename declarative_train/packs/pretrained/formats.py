@@ -1,0 +1,212 @@
+"""Weights of published models (`format` under `model.weights`): their files, and the parameters that their tensors
+fill."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from declarative_train.core.amounts import format_count, list_names
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.machine import extra_for
+from declarative_train.graph.build import build
+from declarative_train.graph.lower import Lowered
+from declarative_train.packs.pretrained.published import (
+    TIMM,
+    TRANSFORMERS,
+    WEIGHTS,
+    PublishedError,
+    families,
+    family_of,
+    find_published_folder,
+    is_of_timm,
+    kind_of,
+    read_config,
+)
+from declarative_train.plan.checks.parameters import head_is_drawn, weights_do_not_fit
+from declarative_train.plan.plan import ParameterPlan, PublishedPlan, TensorMapPlan, WeightsPlan
+from declarative_train.plan.renames import apply_renames, idle_renames, joins, renames_of, same_name
+from declarative_train.plan.tensor_maps import (
+    ModelTensors,
+    check_published,
+    find_drawn,
+    is_ignored,
+    plan_published,
+    respelt,
+)
+from declarative_train.plan.weights import header_of
+from declarative_train.recipe.recipe import Recipe, Weights
+from declarative_train.recipe.sections.model import WeightsSection
+
+_SHOWN = 3
+_STATISTICS = ".running_mean"  # buffers, found in the built model
+
+
+class PublishedWeights:
+    """Formats `huggingface`, `timm` and `torchvision`."""
+
+    @staticmethod
+    def locate(values: WeightsSection, path: str) -> str:
+        """Return the path of weights: a folder for `huggingface`, else a file. Raises PublishedError."""
+        if values.format == TRANSFORMERS:
+            return find_published_folder(values.path, path)
+        if "://" in path:
+            raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and use its path")
+        if os.path.isdir(path):
+            raise PublishedError(
+                f"`{values.path}` is a folder, but `format: {values.format}` needs a file of tensors",
+                f"use the file, or `format: {TRANSFORMERS}` for a folder with a config.json",
+            )
+        if not path.endswith((".safetensors", ".pt", ".pth", ".bin")):
+            raise PublishedError(f"`{values.path}` is not a file format for weights", "use a .pth or .safetensors")
+        return path
+
+    @staticmethod
+    def plan(
+        recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None, weights: Weights
+    ) -> tuple[WeightsPlan | None, list[Diagnostic]]:
+        diagnostics: list[Diagnostic] = []
+        plan, problem = _plan(recipe, lowered, parameters, weights, diagnostics)
+        if problem is not None:
+            diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem))
+        elif plan is not None and plan.drawn:
+            sizes = {each.name: each.num_elements for each in parameters or () if each.name in plan.drawn}
+            diagnostics.append(head_is_drawn(weights.span, plan.node, sizes))
+        if weights.format == TRANSFORMERS and (how := extra_for("safetensors")) is not None:
+            diagnostics.append(weights_do_not_fit(weights.span, weights.path, "needs the package safetensors", how))
+        return plan, diagnostics
+
+
+def _plan(
+    recipe: Recipe,
+    lowered: Lowered | None,
+    parameters: Sequence[ParameterPlan] | None,
+    weights: Weights,
+    diagnostics: list[Diagnostic],
+) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
+    """Return the plan, and (problem, hint) if the files do not fit. Entries of `rename` that match nothing are added to
+    `diagnostics`."""
+    known = plan_published(recipe.model.scope)
+    fitting = [each for each in known if weights.node in ("", each.node)]
+    if len(fitting) != 1:
+        listed = ", ".join(f"`{each.node}`" for each in known)
+        if known:
+            hint = f"set the node: `weights: {{{known[0].node}: {{path: ..., format: huggingface}}}}`; it is {listed}"
+        else:
+            hint = f"a node of a shipped block can have them: {', '.join(families())}"
+        what = f"`{weights.node}`" if weights.node else "the model"
+        problem = (
+            f"cannot fill {what}, which {'are several blocks' if fitting else 'is not a block with published models'}"
+        )
+        return None, (problem, hint)
+    try:
+        is_folder = weights.format == TRANSFORMERS
+        path = tensors_of(weights.path) if is_folder else weights.path
+        config = read_config(weights.path) if is_folder else None
+        tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
+        rename = renames_of(weights)
+        if key := joins(rename):
+            return None, (f"has `{key}` under `rename`, but its `format` already joins tensors", None)
+        plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
+        if not is_folder and (other := other_param(fitting[0], str(weights.format))):
+            return plan, other
+        header = header_of(path)
+        if header is not None:
+            unmet = idle_renames(recipe, weights, rename, header)
+            if unmet:
+                diagnostics += unmet
+                return plan, None
+            if twice := same_name(header, rename):
+                return plan, twice
+            header = {respelt(tensors, name): item for name, item in apply_renames(header, rename).items()}
+    except PublishedError as problem:
+        return None, (f"cannot be used: {problem}", problem.hint)
+    except (OSError, ValueError) as problem:
+        return None, (f"cannot be read: {problem}", None)
+    if header is None:
+        return plan, None
+    odd = _find_odd_dtype({name: dtype for name, (_, dtype) in header.items() if not is_ignored(tensors, name)})
+    if odd is not None:
+        return plan, (f"cannot be used: {odd}", "use the model without quantization")
+    if lowered is None or parameters is None:
+        return plan, None
+    ties = {each.name: each.tie for each in parameters if each.tie is not None}
+    held = ModelTensors(lowered.parameters, ties)
+    if any(name.endswith(_STATISTICS) for name in tensors.entries):
+        held = ModelTensors.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
+    found = {name: shape for name, (shape, _) in header.items()}
+    plan = replace(plan, drawn=find_drawn(held, plan, found))
+    return plan, check_published(held, plan, found)
+
+
+def tensor_map(
+    found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
+) -> TensorMapPlan:
+    """Return the map from parameters to tensors of a library's files. `config`: decides the kind of model and with it
+    the names; by default the config that the node was made from. Raises PublishedError if the library has no such
+    model."""
+    family = family_of(found.block)
+    assert family is not None
+    if library not in family.names:
+        raise PublishedError(f"{library} has no model like `{found.block}`", f"use one of {', '.join(family.names)}")
+    config = found.config if config is None else config
+    kind = None if config is None else kind_of(family, config)
+    if kind is not None and family.kinds[kind].library != library:
+        kind = None
+    names = family.map(found.params, library, kind)
+    return TensorMapPlan(
+        {name: list(parts) for name, parts in names.entries.items()},
+        names.prefix,
+        names.ignored,
+        hints=dict(family.hints),
+        drawn=names.drawn,
+        respelt=dict(names.respelt),
+    )
+
+
+def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
+    """Return a problem and a hint if the node has another value of a param than all models of the library: tensors
+    would not show it. None if there is none."""
+    family = family_of(found.block)
+    assert family is not None
+    for name, value in family.names[library].params.items():
+        if found.params.get(name) != value:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            return f"does not match `{found.node}`: all of {library} have `{name}: {text}`", f"set it at `{found.node}`"
+    return None
+
+
+def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
+    """Return the map with names as in a file of the model without its head (output layer)."""
+    cut = {
+        name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
+        for name, parts in tensors.entries.items()
+    }
+    return replace(tensors, entries=cut)
+
+
+def library_of(folder: str) -> str:
+    """Return the library that wrote a folder, from its config: its tensors have that library's names. Raises
+    PublishedError."""
+    return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
+
+
+def tensors_of(folder: str) -> str:
+    """Return the path of the file that lists all tensors of a folder. Raises PublishedError."""
+    for name in WEIGHTS:
+        if os.path.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    if any(name.endswith(".bin") for name in os.listdir(folder)):
+        raise PublishedError(f"{folder} has only pickled weights", "save it again with `save_pretrained`")
+    raise PublishedError(f"there is neither {' nor '.join(WEIGHTS[::-1])} in {folder}", "`hf download` gets all files")
+
+
+def _find_odd_dtype(dtypes: Mapping[str, str]) -> str | None:
+    """Return a message if tensors of a file are not floating point of 16 bits or more, else None."""
+    odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
+    if not odd:
+        return None
+    return (
+        f"{format_count(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {list_names(odd, _SHOWN)}"
+    )
