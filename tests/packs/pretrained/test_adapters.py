@@ -94,7 +94,7 @@ def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(
     for part in model.modules():
         if isinstance(part, LoraLinear) and part.has_magnitude:
             with torch.no_grad():
-                part.start_magnitude()
+                part.start_from_weights("", ())
                 part.lora_magnitude_vector *= 1 + 0.3 * torch.randn(part.out_features)
     base = build(without_adapters(plan.graph))
     base.load_state_dict({name: item for name, item in held.items() if ".lora_" not in name})
