@@ -143,7 +143,7 @@ def test_what_is_built_is_not_called_not_built() -> None:
         ("training: {steps: .inf}", "stop it by `early_stop` or `max_time`"),
         ("training: {epochs: -1}", "stop it by `early_stop` or `max_time`"),
         ("layout: {gpus: -1}", "write the number: `gpus: 2`"),
-        ("layout: {nodes: -1, gpus_per_node: 8}", "write the number: `nodes: 4`"),
+        ("layout: {nodes: -1, gpus_per_node: 8}", "write the number, `nodes: 4`"),
         ("parallelism: zero3", "its name here is `fsdp`"),
         ("parallelism: zero2", "as ZeRO's stage 3"),
         ("parallelism: full_shard", "its name here is `fsdp`"),
