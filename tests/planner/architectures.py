@@ -15,7 +15,6 @@ from typing import Any
 
 import declarative_train as dt
 from declarative_train.plan.plan import Plan
-from declarative_train.tools.fits.target import target_of_folder
 from tests.planner.measure import Result, measure_plan
 
 TOTAL_BOUND, CLASS_BOUND = 0.03, 0.10
@@ -89,6 +88,8 @@ def architectures() -> list[Architecture]:
 
 def plan_of(each: Architecture, folder: Path, **values: object) -> Plan:
     """Return the plan of a model; `values` replace those of its config."""
+    from declarative_train.tools.fits.target import target_of_folder  # the core is tested without tools
+
     write_config(each, folder)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))

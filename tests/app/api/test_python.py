@@ -39,6 +39,7 @@ def run(wine: Path) -> dt.Run:
     return dt.open_run(wine)
 
 
+@pytest.mark.packs
 def test_all_names_are_there_sorted_and_documented() -> None:
     assert sorted(dt.__all__) == dt.__all__
     for name in dt.__all__:
