@@ -12,6 +12,7 @@ from tests.generated_recipes import generated
 from tests.linted import Found, dtrain, found_in
 from tests.silent.data import write_data
 from tests.silent.suite import CLASSES, HERE, ROOT, Mistake, mistakes, write_recipe
+from tests.started import finish, start
 
 SUITE = {each.name: each for each in mistakes()}
 WITH_RECIPE = [name for name, each in SUITE.items() if each.recipe]
@@ -56,6 +57,16 @@ def is_near(item: Found, each: Mistake) -> bool:
     """Return whether a diagnostic is in the recipe of the mistake, or in the correct one that it extends."""
     place = Path(str(item["path"])).name
     return place in (f"{each.name}.yaml", Path(each.base).name, "table.yaml", "pictures.yaml")
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "{pipeline: {stages: 2, microbatches: 2}}"])
+def test_ranks_report_together(mode: str, folder: Path) -> None:
+    words = ("--max-steps", "4", "--quiet", "--set", f"parallelism={mode}", "--set", "layout={gpus: 2, device: cpu}")
+    recipes = {"table.yaml": False, write_recipe(SUITE["dead_relu"], folder).name: True}
+    for recipe, is_wrong in recipes.items():
+        code, _, errors = finish(start("declarative_train", "run", recipe, *words, cwd=folder))
+        assert code == 0, errors
+        assert ("no gradient reached" in errors) == is_wrong
 
 
 @pytest.mark.parametrize("name", [name for name, each in SUITE.items() if each.kind == "impossible"])
