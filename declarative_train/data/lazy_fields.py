@@ -70,8 +70,9 @@ class LazyReader(ABC):
         Raises TransformError."""
 
     @abstractmethod
-    def glance(self, given: LazyValues, row: int) -> None:
-        """Check the value of a row without decoding all of it. Raises BadValueError and MissingPackageError."""
+    def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
+        """Check a row, and decode it if `whole`. Return the size of its file in bytes. Raises BadValueError and
+        MissingPackageError."""
 
     @abstractmethod
     def arrays(
@@ -105,9 +106,9 @@ class TransformChain:
         """Return shape and dtype of a lazy field after all transforms. Raises TransformError."""
         return self._reader(field.lazy).spec(name, field, columns)
 
-    def glance(self, given: LazyValues, row: int) -> None:
-        """Check the value of a row without decoding all of it. Raises BadValueError and MissingPackageError."""
-        self._reader(given.field.lazy).glance(given, row)
+    def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
+        """Check a row as `LazyReader.glance` does. Raises BadValueError and MissingPackageError."""
+        return self._reader(given.field.lazy).glance(given, row, whole=whole)
 
     def arrays(
         self,

@@ -28,11 +28,13 @@ from declarative_train.data.lazy_fields import NO_TRANSFORMS, LazyFieldError, La
 from declarative_train.data.rows import RowRange, SetRows, Windows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
+from declarative_train.files.open_files import is_remote
 
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _GLANCED_ROWS = 1 << 12
 _GLANCED = 8  # values of a lazy field that are checked before the run
+_DECODED_BYTES = 16 << 20  # of files of a set that are decoded before the run, which takes about a second
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -200,7 +202,8 @@ def prepare(
     for prepare_fields in hooks("prepare_fields"):
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
     parts = tuple(part for part in every if not part.field.is_lazy)
-    glance(table, rows, [part for part in every if part.field.is_lazy], chain, skips, name)
+    lazy = [part for part in every if part.field.is_lazy]
+    glance(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else _DECODED_BYTES)
     if not parts:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
@@ -249,19 +252,27 @@ def glance(
     chain: TransformChain,
     skips: Skips | None = None,
     name: str = "",
+    *,
+    decoded_bytes: int = 0,
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes. Other errors are found when images are read.
-    `skips`: collects bad rows. Raises BadSampleError, SourceError and MissingPackageError."""
+    """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
+    `decoded_bytes`: size of the local files that are decoded as a whole, which is all images of a small set.
+
+    `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
+    """
+    left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:
         if part.name != base_of(part.name):
             continue
-        most = LOOKED_AT_ROWS if part.field.takes_lists else _GLANCED
-        for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
-            first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
+        most, step = (LOOKED_AT_ROWS, _GLANCED_ROWS) if part.field.takes_lists else (_GLANCED, _GLANCED)
+        for begin in range(0, len(rows), step):
+            if begin >= most and (left <= 0 or part.field.takes_lists):
+                break
+            first = rows.at(np.arange(begin, min(len(rows), begin + step)))
             given = LazyValues.of(part.field, part.columns, table.read(column_names([part]), first))
             for place in range(len(first)):
                 try:
-                    chain.glance(given, place)
+                    left -= chain.glance(given, place, whole=left > 0)
                 except BadValueError as error:
                     if skips is None:
                         raise BadSampleError(part, int(first[place]), error) from error

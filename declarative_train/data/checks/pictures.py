@@ -12,7 +12,7 @@ from declarative_train.core.span import Span
 def broken_picture(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """broken-picture (D040)
 
-    Finds: a picture that cannot be read, among the first of a set; lint reads only their headers.
+    Finds: a picture that cannot be read, among the first 16 MB of the files of a set.
     Why:   the run would stop at the step that needs it.
     Diff:
         data:

@@ -133,6 +133,12 @@ class PictureField(Field, ABC):
         except Exception as error:
             raise _decode_error(column, row, error) from error
 
+    def size_bytes(self, value: Any, column: Column, row: int) -> int:
+        """Return the size of a file that can be opened; 0 for an array."""
+        if isinstance(value, bytes):
+            return len(value)
+        return os.path.getsize(self._path(value, column, row)) if isinstance(value, str) else 0
+
     def _open(self, value: Any, column: Column, row: int) -> Any:
         try:
             Image = pillow_image()
@@ -249,5 +255,5 @@ def _decode_error(column: Column, row: int, error: Exception) -> BadValueError:
     elif isinstance(error, OSError) and error.strerror:
         reason = error.strerror.lower()
     message = f"`{column.name}` cannot be decoded: {reason}"
-    hint = "repair or remove the file"
+    hint = "repair or remove the file, or leave such rows out: `on_bad_row: skip` under `data`"
     return BadValueError("unreadable", column.name, message, row=row, help=hint)

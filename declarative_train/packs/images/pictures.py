@@ -44,12 +44,17 @@ class PictureValues(NamedTuple):
         labels = None if self.classes is None else self.classes[1][row]
         return self.field.read(self.values[row], labels, columns, row)
 
-    def glance(self, row: int) -> None:
-        """Check a row without decoding the image. Raises BadValueError and MissingPackageError."""
+    def glance(self, row: int, whole: bool) -> int:
+        """Check a row, and decode the image if `whole`. Return the size of its file in bytes. Raises BadValueError and
+        MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
+            return 0
+        if whole:
+            self.field.decode_whole(self.values[row], self.column, row)
         else:
             self.field.check_header(self.values[row], self.column, row)
+        return self.field.size_bytes(self.values[row], self.column, row)
 
 
 class Pictures(LazyReader):
@@ -119,8 +124,8 @@ class Pictures(LazyReader):
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
         return field.spec_of_size(size, interval)
 
-    def glance(self, given: LazyValues, row: int) -> None:
-        PictureValues.of(given).glance(row)
+    def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
+        return PictureValues.of(given).glance(row, whole)
 
     def arrays(
         self,

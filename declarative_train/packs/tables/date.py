@@ -138,7 +138,7 @@ class DateField(FieldOfColumns):
         return [2 * turn * period / (period - 1) - 1 if part != "hour" else 2 * turn - 1]
 
     def read_times(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return values as datetime64[us], NaT if missing. Raises BadValueError at the first that is not a date."""
+        """Return the values as datetime64[us], NaT if missing. Raises BadValueError for what is not a date."""
         import numpy as np
 
         if values.dtype.kind == "M":

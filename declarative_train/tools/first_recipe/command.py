@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from declarative_train.app.printing import print_text
 
 if TYPE_CHECKING:
+    from declarative_train.tools.first_recipe.pictures import PictureRecipe
     from declarative_train.tools.first_recipe.text import FirstRecipe
 
 SCHEMA = "recipe.schema.json"
@@ -60,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="from_",
         metavar="DATA",
-        help="table to make the recipe for: .csv, .tsv, .parquet, .jsonl, .db, .sqlite",
+        help="table to make the recipe for (.csv, .tsv, .parquet, .feather, .jsonl, .db, .sqlite), also one with the "
+        "file names of pictures; or a folder of pictures with a folder for each class",
     )
     parser.add_argument("--table", metavar="NAME", help="with --from: table or view of an SQLite file")
     parser.add_argument("--target", metavar="COLUMN", help="with --from: column to predict")
@@ -88,10 +91,8 @@ def run(args: argparse.Namespace) -> int:
     if path.exists() and not args.force:  # checked last: a column that the table lacks must be corrected first
         print(f"dtrain: {path} exists already; give another file, or --force", file=sys.stderr)
         return 2
-    for each in () if made is None else made.of("left out"):
-        print_text(f"left out: {each.name or '(no name)'}: {each.why}")
-    for each in () if made is None else made.doubts:
-        print_text(f"to check: {each.name}: {each.doubt}")
+    for note in () if made is None else made.notes:
+        print_text(note)
     code = write(path, first_recipe(path) if made is None else made.text())
     return code if code or not args.baseline else show_baselines(path)
 
@@ -119,13 +120,16 @@ def name_of(stem: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in stem.lower()).strip("_") or "recipe"
 
 
-def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
+def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | PictureRecipe | int:
     """Return the contents of the recipe, or an exit code after printing why there is none."""
     from declarative_train.files.paths import SourceError
     from declarative_train.tools.first_recipe.make import make
     from declarative_train.tools.first_recipe.opening import UnusableError, columns_in_words
+    from declarative_train.tools.first_recipe.pictures import make_of_folder
 
     try:
+        if os.path.isdir(args.from_):
+            return make_of_folder(args.from_, args.target, path, name_of(path.stem), SCHEMA)
         if args.target is None:
             raise UnusableError(
                 "give the column to predict: --target COLUMN",

@@ -14,6 +14,8 @@ from declarative_train.data.split_rows import TRAINING, split_rows
 from declarative_train.files.open_files import is_remote
 from declarative_train.tools.first_recipe.columns import judge
 from declarative_train.tools.first_recipe.opening import LOOKED_AT, UnusableError, open_source
+from declarative_train.tools.first_recipe.picture_files import find_files_column
+from declarative_train.tools.first_recipe.pictures import PictureRecipe, make_of_files
 from declarative_train.tools.first_recipe.sizes import Sizes, sizes_for
 from declarative_train.tools.first_recipe.target import TargetColumn, Task, read_target
 from declarative_train.tools.first_recipe.text import FirstRecipe
@@ -23,19 +25,22 @@ _MOST_SEEDS = 50
 
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
-) -> FirstRecipe:
+) -> FirstRecipe | PictureRecipe:
     """Return the recipe. `path` is its file, and paths of data are relative to it; `table_name` is a table of an SQLite
     file. Raises UnusableError and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
+    words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
+    words += [] if table_name is None else ["--table", table_name]
+    if not is_remote(data) and (files := find_files_column(table, os.path.dirname(data) or ".", target)) is not None:
+        keys = _as_keys(_from(source, data, path))
+        return make_of_files(table, keys, answers, files, path, name, schema, " ".join(words))
     columns = list(judge(table, answers.values))
     if not any(each.use != "left out" for each in columns):
         why = "; ".join(f"`{each.name}`: {each.why}" for each in columns[:4])
         raise UnusableError(f"no column is left to predict `{target}` from" + (f" ({why})" if why else ""))
-    sizes = sizes_for(table.num_rows)
+    sizes = sizes_for(table.num_rows, answers.task == "classes")
     seed, lacking = _seed(table, answers, sizes)
-    words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
-    words += [] if table_name is None else ["--table", table_name]
     return FirstRecipe(
         path=str(path),
         command=" ".join(words),
@@ -50,6 +55,10 @@ def make(
         seed=seed,
         lacking=lacking,
     )
+
+
+def _as_keys(source: Dataset) -> dict[str, object]:
+    return {"type": source.type} | source.as_data(defaults=False)
 
 
 def _from(source: Dataset, data: str, path: Path) -> Dataset:

@@ -1,5 +1,5 @@
-"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network. They are rules of thumb for
-tables, with which a run takes a minute."""
+"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network and how much it is restrained.
+These are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`, and starting points."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
 _WITH_TEST = 300  # rows from which a third set is large enough
+_MANY = 1000  # rows of which a tenth is enough to evaluate on
+_FEW = 5000  # training rows that a network of these widths can learn by heart
 _STEPS = 4000
 _MOST_EVALUATIONS = 50
 
@@ -23,10 +25,18 @@ class Sizes:
     patience: int
     hidden: tuple[int, int]
     dropout: float
+    weight_decay: float
 
 
-def sizes_for(num_rows: int) -> Sizes:
-    fractions = {"validation": 0.15, "test": 0.15} if num_rows >= _WITH_TEST else {"validation": 0.2}
+def fractions_for(num_rows: int) -> dict[str, float]:
+    """Return the fraction of the rows of each set; the rest is for training."""
+    if num_rows < _WITH_TEST:
+        return {"validation": 0.2}
+    return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)
+
+
+def sizes_for(num_rows: int, is_class: bool) -> Sizes:
+    fractions = fractions_for(num_rows)
     training = num_rows - sum(round(num_rows * each) for each in fractions.values())
     batch_size = next(
         (size for most, size in ((200, 16), (1000, 32), (10_000, 64), (100_000, 256)) if training < most), 1024
@@ -36,12 +46,14 @@ def sizes_for(num_rows: int) -> Sizes:
     epochs = min(200, max(10, round(_STEPS / steps_per_epoch)))
     every = ceil(epochs / _MOST_EVALUATIONS)
     width = min(512, max(16, 2 ** round(log2(2 * sqrt(training)))))
+    wide = max(width, 128 if num_rows < _MANY else 256)
     return Sizes(
         fractions=fractions,
         batch_size=batch_size,
         epochs=epochs,
         evaluate_every=every,
         patience=max(3 * every, ceil(epochs / 5)),
-        hidden=(width, width // 2),
-        dropout=0.1 if training < 5000 else 0.0,
+        hidden=(wide, wide) if is_class else (width, width // 2),
+        dropout=0.2 if training < _FEW else 0.1,
+        weight_decay=0.3 if training < _FEW else 0.05,
     )

@@ -21,7 +21,8 @@ from declarative_train.tools.first_recipe.sizes import Sizes
 from declarative_train.tools.first_recipe.target import TargetColumn
 
 _WIDTH = 118
-_OURS = frozenset({"numbers", "categories", "dates", "vectors", "joined", "net", "training", *RESERVED})
+_NODES = frozenset({"vectors", "joined", "net", "line", "answer"})
+_OURS = frozenset({"numbers", "categories", "dates", "training", *_NODES, *RESERVED})
 _PLAIN = re.compile(r"[A-Za-z_][\w ()/.-]*")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", "on", "off", ""})
 
@@ -49,6 +50,12 @@ class FirstRecipe:
     @property
     def doubts(self) -> list[ColumnUse]:
         return [each for each in self.columns if each.doubt]
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the terminal."""
+        found = [f"left out: {each.name or '(no name)'}: {each.why}" for each in self.of("left out")]
+        return found + [f"to check: {each.name}: {each.doubt}" for each in self.doubts]
 
     @property
     def field(self) -> str:
@@ -209,14 +216,17 @@ class FirstRecipe:
             yield f"    joined: {{type: concat, inputs: [{', '.join(inputs)}]}}"
             source = "joined"
         outputs = len(self.target.classes) or 1
-        dropout = f", dropout: {self.sizes.dropout}" if self.sizes.dropout else ""
         what = "one score for each class" if self.target.classes else "one number"
         yield from comment(
             f"Widths for {format_count(self.num_rows, 'row')}: wider learns more, and overfits more. Output: {what}.",
             4,
         )
         hidden = ", ".join(map(str, self.sizes.hidden))
-        yield f"    net: {{type: mlp, hidden: [{hidden}], out_features: {outputs}{dropout}, input: {source}}}"
+        keys = f"hidden: [{hidden}], out_features: {outputs}, dropout: {self.sizes.dropout}"
+        yield f"    net: {{type: mlp, {keys}, input: {source}}}"
+        yield "    # A linear model next to the network: of a small table, most of what can be learned is linear."
+        yield f"    line: {{type: linear, out_features: {outputs}, input: {source}}}"
+        yield "    answer: net + line"
 
     def _objective(self) -> Iterator[str]:
         target = self.target
@@ -230,16 +240,19 @@ class FirstRecipe:
                     "their probabilities.",
                     2,
                 )
-            yield f"  loss: {{type: cross_entropy, input: net, target: {self.field}}}"
+            if not target.is_imbalanced:
+                yield "  # Smoothing keeps the probabilities from becoming overconfident."
+            smoothing = "" if target.is_imbalanced else ", label_smoothing: 0.05"
+            yield f"  loss: {{type: cross_entropy, input: answer, target: {self.field}{smoothing}}}"
         elif target.has_tails:
             yield "  # A few values are far from the others: huber counts their distance, not its square."
-            yield f"  loss: {{type: huber, input: net, target: {self.field}}}"
+            yield f"  loss: {{type: huber, input: answer, target: {self.field}}}"
         else:
-            yield f"  loss: {{type: mse, input: net, target: {self.field}}}"
+            yield f"  loss: {{type: mse, input: answer, target: {self.field}}}"
         yield f"  metrics: [{', '.join(self._metrics())}]"
 
     def _metrics(self) -> list[str]:
-        """Return the metrics, first the one that the best weights are chosen by if the target is classes."""
+        """Return the metrics, first the one that the model is compared with baselines by."""
         if self.target.task == "numbers":
             return ["rmse", "mae", "r2"]
         is_binary = len(self.target.classes) == 2
@@ -251,14 +264,16 @@ class FirstRecipe:
     def _training(self) -> Iterator[str]:
         sizes = self.sizes
         yield "training:"
-        metric, mode = ("loss", "min") if self.target.task == "numbers" else (self._metrics()[0], "max")
+        metric, mode = (self._metrics()[0], "max") if self.target.is_imbalanced else ("loss", "min")
         yield f"  # At most; training stops when validation/{metric} no longer improves, and the best weights are kept."
-        if self.target.task == "classes":
-            yield "  # Not the loss, which rises with overconfident probabilities while accuracy still improves."
+        if self.target.is_imbalanced:
+            yield "  # Not the loss, which hardly depends on the rare classes."
+        elif self.target.classes:
+            yield "  # Not accuracy, which is too coarse on few rows: the first of many equal values would be kept."
         yield f"  epochs: {sizes.epochs}"
         yield f"  early_stop: {{metric: validation/{metric}, mode: {mode}, patience: {sizes.patience} epochs}}"
         yield f"  global_batch_size: {sizes.batch_size}"
-        yield "  optimizer: {type: adamw, lr: 3e-3, weight_decay: 0.01}"
+        yield f"  optimizer: {{type: adamw, lr: 2e-3, weight_decay: {sizes.weight_decay}}}"
         yield "  lr_schedule: {type: cosine, warmup: 5%}"
         yield f"evaluation: {{every: {format_count(sizes.evaluate_every, 'epoch')}}}"
         yield f"checkpoint: {{best: {{metric: validation/{metric}, mode: {mode}}}}}"

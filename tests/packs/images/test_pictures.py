@@ -318,19 +318,29 @@ def test_a_large_picture_is_read_without_a_warning_of_pillows(monkeypatch: pytes
         decoded(file)
 
 
-def test_a_torn_picture_ends_the_run_with_its_name(look: Describe, folder: Path, tmp_path: Path) -> None:
+def test_a_torn_picture_ends_the_run_with_its_name(
+    look: Describe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(12):
         content = png(Image.fromarray(np.full((8, 8, 3), number, np.uint8)))
         (tmp_path / f"{number:02}.png").write_bytes(content if number != 10 else content[:50])
     fields = {"image": {"type": "image", "column": "image", "size": 8}}
-    spec, found = look(source={"type": "image_folder", "path": str(tmp_path)}, fields=fields)
+    source = {"type": "image_folder", "path": str(tmp_path)}
+    spec, found = look(source=source, fields=fields)
+    assert [each.code for each in found] == ["D040"]  # all of a small folder are decoded before the run
+    assert found[0].message.endswith("10.png")
+    monkeypatch.setattr("declarative_train.data.prepared_set._DECODED_BYTES", 0)
+    spec, found = look(source=source, fields=fields)
     assert not found
     assert spec is not None
     with pytest.raises(DataError, match=r"`image` cannot be decoded: .*, in .*10\.png"):
         open_sets(spec)["training"].gather(np.arange(12))
 
 
-def test_a_link_that_leads_nowhere_is_a_bad_row(look: Describe, tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_is_a_bad_row(
+    look: Describe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("declarative_train.data.prepared_set._DECODED_BYTES", 0)  # as in a large folder
     for number in range(12):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}.png")
     (tmp_path / "10b.png").symlink_to(tmp_path / "nowhere.png")
