@@ -9,7 +9,7 @@ from pathlib import Path
 
 from declarative_train.components.data import Table
 from declarative_train.components.published import PublishedError, find_published_folder
-from declarative_train.core.amounts import counted, list_quoted
+from declarative_train.core.amounts import format_count, list_quoted
 from declarative_train.files.open_files import format_path, is_remote
 from declarative_train.packs.images.image_folder import ImageFolderDataset
 from declarative_train.recipe.sections.top import LANGUAGES
@@ -73,7 +73,7 @@ class PictureRecipe:
 
     def _head(self) -> Iterator[str]:
         yield f"# yaml-language-server: $schema={self.schema}"
-        yield from comment(f"A first recipe for {counted(self.files.number, 'picture')}, made by: {self.command}")
+        yield from comment(f"A first recipe for {format_count(self.files.number, 'picture')}, made by: {self.command}")
         seen = "" if self.files.are_all_read else f" ({self.files.looked_at} of them were read)"
         yield from comment(f"They are {self.files.in_words()}{seen}. Every choice is a guess; change it as you like.")
         yield f"#   dtrain data show {self.path} --pictures sheet.png   see what the model sees"
@@ -108,7 +108,9 @@ class PictureRecipe:
         if self.target.classes:
             named = ", ".join(f"{each} ({count})" for each, count in list(self.target.classes.items())[:8])
             more = ", ..." if len(self.target.classes) > 8 else ""
-            yield from comment(f"{counted(len(self.target.classes), 'class')}, with their pictures: {named}{more}.", 4)
+            yield from comment(
+                f"{format_count(len(self.target.classes), 'class')}, with their pictures: {named}{more}.", 4
+            )
             yield f"    {self._field}: {{type: category, column: {column}}}"
         else:
             yield f"    {self._field}: {{columns: [{column}], normalize: standard}}"
@@ -156,7 +158,7 @@ class PictureRecipe:
         number = self.files.number
         width = 16 if number < 2000 else 32 if number < 20_000 else 64
         yield from comment(
-            f"{counted(number, 'picture')}: channels for few pictures, as a wider network overfits. Published weights "
+            f"{format_count(number, 'picture')}: channels for few pictures, as a wider network overfits. Published weights "
             f"learn more from few pictures: after `hf download {PUBLISHED[-1]}` on a machine with a network, init uses "
             "them.",
             2,
