@@ -158,9 +158,8 @@ class PictureRecipe:
         number = self.files.number
         width = 16 if number < 2000 else 32 if number < 20_000 else 64
         yield from comment(
-            f"{format_count(number, 'picture')}: channels for few pictures, as a wider network overfits. Published weights "
-            f"learn more from few pictures: after `hf download {PUBLISHED[-1]}` on a machine with a network, init uses "
-            "them.",
+            f"The width is for {format_count(number, 'picture')}: a wider network overfits. Published weights learn more "
+            f"from few pictures: after `hf download {PUBLISHED[-1]}` on a machine with a network, init uses them.",
             2,
         )
         small = ", small_images: true" if self._is_small else ""
