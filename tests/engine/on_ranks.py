@@ -57,8 +57,8 @@ def on_ranks(
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     server = StoreServer(listen(LOCALHOST, 0, ""), forks=not spawns)
     with TemporaryDirectory() as scratch, server:
-        where, method = (LOCALHOST, server.port), "spawn" if spawns else "fork"
-        config = launch_config(len(plan.layout.ranks), Path(scratch), method, where)
+        where = (LOCALHOST, server.port)
+        config = launch_config(len(plan.layout.ranks), Path(scratch), "spawn" if spawns else "fork", where)
         called = _as_spawned if spawns else _as_rank
         found = elastic_launch(config, called)(look, words, device)
     return [found[rank] for rank in sorted(found)]
