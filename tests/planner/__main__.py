@@ -39,6 +39,7 @@ HEAD = """# Planner: predictions compared with real ranks
 | prediction | compared with | result |
 |---|---|---|
 | memory of a step | real ranks on CPU: [{num} models, modes and precisions](planner-cells.md#cells), [{num_shipped} recipes](planner-cells.md#shipped-recipes) | at most {most:.1%} off; {near} of {all} within 1% ([largest errors](#largest-errors)) |
+| memory of [{num_models} models of transformers and timm](#models-of-other-libraries) | a real step on CPU | at most {most_models:.1%} off |
 | memory of [Llama 3.1 8B on H100s](#compared-with-torchtitan) | torchtitan's published figures, by a simulated allocator | {titan} of the figure |
 | the choice of [`auto`](#what-auto-tries) | a trace of every candidate | the same choice, in tests |
 | [time of planning](#what-planning-costs) a 405B model on 16,384 GPUs | | {cost} |
@@ -289,6 +290,8 @@ def page(rows: Sequence[Row], size: str, models: Sequence[Row]) -> str:
         most=max(off),
         near=sum(each < 0.01 for each in off),
         all=len(off),
+        num_models=len(models),
+        most_models=max(each.off for each in models),
         titan=f"{min(titan)} to {max(titan)}",
         cost=f"{min(cost)} to {max(cost)}",
         bound=BOUND,
