@@ -83,6 +83,7 @@ bench: $(VENV)/.installed-dev
 # docs/planner.md and planner-cells.md: predicted memory compared with that of real ranks
 planner: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.planner
+	$(BIN)/python -m tests.planner.times
 
 parity: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.parity

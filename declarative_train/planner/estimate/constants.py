@@ -40,7 +40,8 @@ class Constants:
     runs_ahead            the host starts operations before earlier ones are done, and links work while the device
                           computes: true for GPUs, false for CPUs
     scale                 measured / predicted of the rows of a calibration; 1 without one
-    error                 90 of 100 values of |ln(measured / predicted)| are below it
+    error                 90 of 100 values of |ln(measured / predicted)| are below it: 7 of 8 published steps on H100s;
+                          for a calibration, of its rows
     """
 
     product_ramp_s: float = 46e-6
@@ -56,7 +57,7 @@ class Constants:
     fused_calls: float = 0.3
     runs_ahead: bool = True
     scale: float = 1.0
-    error: float = 0.3
+    error: float = 0.35
 
 
 DEFAULT = Constants()
