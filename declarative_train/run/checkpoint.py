@@ -183,6 +183,8 @@ class Checkpoints:
         }
         for name, cut in self._find_cut(model_tensors(self._engine.model)).items():
             shapes[name] = list(cut.whole_shape(shapes[name]))
+        if self._rank != 0 and self._engine.dp_rank != 0:
+            shapes = {}  # those of another rank with the same part of the model
         manifest = self._manifest(state, is_best)
         return Snapshot(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
 
@@ -237,14 +239,20 @@ class Checkpoints:
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after checking every byte of it; each rank reads its part of the files.
-        Raises CheckpointFailure on all ranks or on none."""
-        entry: CheckpointEntry | None = None
-        try:
-            entry = read_entry(self.store.path(step))
-            mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
-        except CheckpointFailure as failure:
-            mine = str(failure)
+        """Return the checkpoint of a step after checking every byte of it: rank 0 reads the manifest and the sizes, and
+        each rank its part of the files. Raises CheckpointFailure on all ranks or on none."""
+        found: list[CheckpointEntry | str] = [""]
+        if self._rank == 0:
+            try:
+                found = [read_entry(self.store.path(step))]
+            except CheckpointFailure as failure:
+                found = [str(failure)]
+        if not self._alone:
+            distributed.broadcast_object_list(found)
+        (entry,) = found
+        if isinstance(entry, str):
+            raise CheckpointFailure(entry)
+        mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
         reasons: list[str | None] = [mine]
         if not self._alone:
             reasons = [None] * self._num_ranks
@@ -252,7 +260,6 @@ class Checkpoints:
         for reason in reasons:
             if reason is not None:
                 raise CheckpointFailure(reason)
-        assert entry is not None
         return entry
 
     def load(self, entry: CheckpointEntry) -> RunState:
@@ -282,11 +289,12 @@ class Checkpoints:
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
                 write_packed(source, into, packed, {name: cut for name, cut in self._cuts.items() if name in into})
         wanted = {name: item for name, item in wanted.items() if name not in in_base}
-        missing = sorted(set(wanted) - set(entries(entry.path)))
+        held = entries(entry.path)
+        missing = sorted(set(wanted) - set(held))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
         averages = average_tensors(self._engine)
-        has_averages = averages.keys() <= entries(entry.path).keys()
+        has_averages = averages.keys() <= held.keys()
         with ExitStack() as written:
             wanted |= {
                 name: written.enter_context(as_written(item, packed[name.removeprefix("model/")], on_host=True))

@@ -42,6 +42,8 @@ class Bucket(LocalFileSystem):
 
     @classmethod
     def ask(cls) -> None:
+        with (cls.place / "requests").open("a") as file:
+            file.write(f"{os.environ.get('RANK', '0')}\n")
         slow = cls.place / "slow"
         if slow.exists():
             time.sleep(float(slow.read_text()))
@@ -86,6 +88,18 @@ def at_steps(monkeypatch: pytest.MonkeyPatch, actions: dict[int, Callable[[], ob
     monkeypatch.setattr(StepRunner, "run", acting)
 
 
+def leave(directory: Path) -> Callable[[], None]:
+    """Return a function after which every request is refused, once the checkpoint of step 5 is complete."""
+
+    def refuse() -> None:
+        while not list((directory / "kept").rglob("step_00000005/manifest.json")):
+            time.sleep(0.01)
+        time.sleep(0.3)  # old ones are removed
+        (directory / "away").touch()
+
+    return refuse
+
+
 def go(directory: Path, bucket: str, way: str, **checkpoint: object) -> Done:
     return runs.go(directory, DEEP, WAYS[way], FIVE, {"checkpoint": {"dir": bucket, **checkpoint}})
 
@@ -108,7 +122,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(
     tmp_path: Path, bucket: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = tmp_path / "away"
-    at_steps(monkeypatch, {9: away.touch, 19: away.unlink})
+    at_steps(monkeypatch, {9: leave(tmp_path), 19: away.unlink})
     done = go(tmp_path, bucket, way)
     assert done.code == 0
     steps = saved(done)
@@ -125,7 +139,7 @@ def test_a_store_that_is_away_for_good_ends_the_run_with_one_message(
     tmp_path: Path, bucket: str, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DTRAIN_STORE_S", "0.3")
-    at_steps(monkeypatch, {9: (tmp_path / "away").touch})
+    at_steps(monkeypatch, {9: leave(tmp_path)})
     done = go(tmp_path, bucket, way)
     said = capsys.readouterr().err
     assert done.code == 3
@@ -143,7 +157,7 @@ def test_a_run_that_only_warns_goes_on_and_saves_again(
 ) -> None:
     monkeypatch.setenv("DTRAIN_STORE_S", "0.1")
     away = tmp_path / "away"
-    at_steps(monkeypatch, {9: away.touch, 19: away.unlink}, seconds=0.1)
+    at_steps(monkeypatch, {9: leave(tmp_path), 19: away.unlink}, seconds=0.1)
     done = go(tmp_path, bucket, way, on_failure="warn")
     assert done.code == 0
     assert {5, 21} <= set(saved(done))
@@ -182,6 +196,36 @@ def test_a_full_disk_is_a_warning_where_the_recipe_says_so(
     assert folders == [f"step_{step:08d}" for step in (5, 15, 20, 21)]  # nothing is left of step 10
     (said,) = [each for each in warnings(done) if "step 10" in each]
     assert said.startswith("there is no checkpoint of step 10, and training continues: no space left on the device")
+
+
+def requests_of_a_save(directory: Path, bucket: str, num_ranks: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how often each rank asks the store during the third save, which also removes an old one."""
+    log, marks = directory / "requests", []
+
+    def mark() -> None:
+        (directory / f"requests_{len(list(directory.glob('requests_*')))}").write_text(log.read_text())
+
+    with monkeypatch.context() as patch:
+        at_steps(patch, {15: mark, 20: mark}, seconds=0.3)
+        sharded = {"parallelism": "fsdp", "layout": {"gpus": num_ranks}, "training": {"steps": 21, "epochs": None}}
+        section = {"checkpoint": {"dir": bucket, "keep": 1, "background": False, "every": "5 steps"}}
+        assert runs.go(directory, DEEP, sharded, FIVE, section).code == 0
+    for path in sorted(directory.glob("requests_*")):
+        marks.append(path.read_text().split())
+        path.unlink()
+    log.unlink()
+    before, after = marks
+    return [after.count(str(rank)) - before.count(str(rank)) for rank in range(num_ranks)]
+
+
+@pytest.mark.long
+def test_a_save_costs_no_rank_more_requests_where_there_are_more_ranks(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the removal of an old checkpoint, which has a file of each rank."""
+    two, four, eight = (requests_of_a_save(tmp_path, bucket, number, monkeypatch) for number in (2, 4, 8))
+    assert set(two[1:]) == set(four[1:]) == set(eight[1:])
+    assert two[0] == four[0] == eight[0]
 
 
 def test_a_slow_store_delays_no_step(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

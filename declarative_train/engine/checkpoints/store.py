@@ -56,6 +56,7 @@ class CheckpointStore:
         self.root = root.rstrip("/")
         self._fs, _ = url_to_fs(self.root)
         self.is_local = "local" in _protocols(self._fs)
+        self._complete: set[int] | None = None  # steps of the complete checkpoints, once they were read
 
     def has(self, path: str) -> bool:
         return bool(self._fs.exists(path))
@@ -102,6 +103,8 @@ class CheckpointStore:
         self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
             self._replace(partial, final)
+        if self._complete is not None:
+            self._complete.add(step)
         return CheckpointEntry(step, final, manifest)
 
     def discard(self, step: int) -> None:
@@ -145,13 +148,15 @@ class CheckpointStore:
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
         """Remove all checkpoints but the newest `keep` and the best, and torn or damaged ones older than those. Return
-        the removed paths."""
-        whole, _ = self.entries()
-        newest = whole[: max(keep, 1)]
-        oldest_step = newest[-1].step if newest else 0
+        the removed paths. Only the first call reads the checkpoints that are there: each has a file of each rank."""
+        if self._complete is None:
+            self._complete = {entry.step for entry in self.entries()[0]}
+        newest = sorted(self._complete, reverse=True)[: max(keep, 1)]
+        oldest_step = newest[-1] if newest else 0
         steps = [step for step in self._steps() if step < oldest_step and step != best_step]
         for step in steps:
             self._remove(self.path(step))
+            self._complete.discard(step)
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
