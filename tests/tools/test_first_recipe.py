@@ -248,7 +248,7 @@ def test_what_cannot_be_learned_has_one_message(
         ("x.csv", "", "x.csv` is empty", 1),
         ("x.csv", "a,y\n", "has columns but no rows", 1),
         ("x.csv", "1,2\n3,4\n", "has numbers instead of column names", 1),
-        ("x.xlsx", "a", "does not tell the format", 2),
+        ("x.xlsx", "a", "is a spreadsheet, which is not read", 2),
         ("missing.csv", None, "there is no file", 2),
     ],
 )

@@ -216,6 +216,7 @@ _NO_FOLDS = (
     "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
 )
 NOTES = {  # words without a key: what to write instead, or that there is no such thing
+    "pretrained": "name a published model in the node (`from: FOLDER`), and its weights under `model.weights`",
     "trainer": "its keys are in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
     "class_path": "a model is a graph of nodes, `model.graph`; a class of your own is a layer of a plugin",
     "freeze": "under `model.parameters`: `NAME: {frozen: true}`",
@@ -336,7 +337,21 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "zero": ("fsdp",),
     "zero3": ("fsdp",),
 }
+_DETECTION = (
+    "detectors of any number of objects are not supported: there are no anchors and no non-maximum suppression; "
+    "`type: boxes` predicts a fixed number of boxes"
+)
 NOT_BUILT = {  # types that people look for; what to do instead
+    **{f"resnet{depth}": f"`{{type: resnet, depth: {depth}}}`" for depth in (18, 34, 50, 101, 152)},
+    **dict.fromkeys(("detr", "fasterrcnn", "maskrcnn", "retinanet", "ssd"), _DETECTION),
+    **dict.fromkeys(("yolo", "yolov5", "yolov8", "yolo11"), _DETECTION),
+    **dict.fromkeys(
+        ("coco", "cocodetection", "vocdetection", "voc"),
+        f"write a row for each picture, with its file and a list of boxes, as jsonl or parquet; {_DETECTION}",
+    ),
+    **dict.fromkeys(("totensor", "toimage", "piltotensor"), "not needed: pictures become float32 (C, H, W), 0 to 1"),
+    **dict.fromkeys(("excel", "xlsx", "xls"), "save the table as CSV UTF-8, or as Parquet, and use that source"),
+    "feather": "the source `arrow` reads .feather files",
     "transformer": "write its layers as a block, or take a shipped one: `gpt`, `llama`, `vit`",
     "transformerdecoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `gpt`",
     "transformerencoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `vit`",

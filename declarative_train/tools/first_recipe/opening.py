@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Dataset, Table
+from declarative_train.components.datasets.arrow_files import ArrowDataset
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 _ENDINGS: dict[str, type[Dataset]] = {
+    "arrow": ArrowDataset,
     "csv": CsvDataset,
     "db": SqliteDataset,
+    "feather": ArrowDataset,
     "jsonl": JsonlDataset,
     "ndjson": JsonlDataset,
     "parquet": ParquetDataset,
@@ -72,6 +75,9 @@ def _kind(path: str) -> type[Dataset]:
     plain = path.rpartition(".")[0] if packing(path) else path
     ending = plain.rpartition(".")[2].lower()
     if ending not in _ENDINGS:
+        if ending in ("xlsx", "xls", "ods"):
+            hint = "save it as `CSV UTF-8`, or with pandas: `pd.read_excel(FILE).to_parquet(...)`"
+            raise UnusableError(f"{format_path(path)} is a spreadsheet, which is not read", hint, is_word=True)
         hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, text files also with .gz, .bz2 or .zst"
         raise UnusableError(f"{format_path(path)}: its name does not tell the format", hint, is_word=True)
     return _ENDINGS[ending]

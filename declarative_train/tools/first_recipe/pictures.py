@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from declarative_train.components.data import Table
-from declarative_train.components.published import PublishedError, find_published_folder
 from declarative_train.core.amounts import format_count, list_quoted
 from declarative_train.files.open_files import format_path, is_remote
 from declarative_train.packs.images.image_folder import ImageFolderDataset
+from declarative_train.packs.pretrained.published import find_published_folder
+from declarative_train.recipe.model.tree import PublishedError
 from declarative_train.recipe.sections.top import LANGUAGES
 from declarative_train.source.writing import flow
 from declarative_train.tools.first_recipe.opening import UnusableError
@@ -158,8 +159,8 @@ class PictureRecipe:
         number = self.files.number
         width = 16 if number < 2000 else 32 if number < 20_000 else 64
         yield from comment(
-            f"The width is for {format_count(number, 'picture')}: a wider network overfits. Published weights learn more "
-            f"from few pictures: after `hf download {PUBLISHED[-1]}` on a machine with a network, init uses them.",
+            f"The width is for {format_count(number, 'picture')}: a wider network overfits. Published weights learn "
+            f"more from few pictures: after `hf download {PUBLISHED[-1]}` on a machine with a network, init uses them.",
             2,
         )
         small = ", small_images: true" if self._is_small else ""
