@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 
 IS_ALONE = find_spec("declarative_train.packs") is None  # a copy of the core, as test_core_alone.py makes one
 OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools|gpu)\b")  # those of tests.gpu use a text
+AT_TOP = re.compile(r"^(?:from|import) (?:declarative_train|tests)\.(?:packs|tools|gpu)\b", re.M)
+IMPORTED = re.compile(r"^from (tests[.\w]*) import ([\w, ]+)", re.M)
+ROOT = Path(__file__).parent.parent
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
 # ten seconds and more each: begun first, no worker is left alone with one of them at the end
@@ -54,9 +58,19 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without the packs, leave out the files that import one."""
+    """Without the packs, leave out the files that import one, themselves or by another file of the tests."""
     is_test = IS_ALONE and collection_path.suffix == ".py" and collection_path.name.startswith("test_")
-    return True if is_test and OF_PACKS.search(collection_path.read_text("utf-8")) else None
+    if not is_test:
+        return None
+    return True if OF_PACKS.search(collection_path.read_text("utf-8")) or imports_pack(collection_path) else None
+
+
+@cache
+def imports_pack(path: Path) -> bool:
+    text = path.read_text("utf-8")
+    names = [f"{name}.{each.strip()}" for name, more in IMPORTED.findall(text) for each in (more or "").split(",")]
+    files = [ROOT.joinpath(*name.split(".")[:count]).with_suffix(".py") for name in names for count in (-1, None)]
+    return AT_TOP.search(text) is not None or any(imports_pack(file) for file in files if file.is_file())
 
 
 def pytest_collection_finish() -> None:

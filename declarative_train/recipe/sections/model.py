@@ -6,7 +6,8 @@ from declarative_train.core.packs import find_packs
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.sections.section import Section
 
-FORMATS = tuple(sorted(word for pack in find_packs().values() for word in pack.formats))
+_WORDS = tuple(sorted(word for pack in find_packs().values() for word in pack.formats))
+Format: Any = Literal[_WORDS] | None if _WORDS else None
 DROP = "drop"
 """Value in place of a name: leave these tensors of the file out."""
 
@@ -17,7 +18,7 @@ class WeightsSection(Section):
     path: str
     """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
     checkpoint, else its last."""
-    format: Literal[FORMATS] | None = None  # type: ignore[valid-type]
+    format: Format = None  # type: ignore[valid-type]
     """Format of a published model, for a node of the matching block. `huggingface`: `path` is its folder (config.json,
     model.safetensors or its shards; transformers' or timm's), or its hub id in the cache of huggingface-hub. `timm` and
     `torchvision`: `path` is a file with its tensors, under their names there.
