@@ -172,7 +172,7 @@ class Checkpoints:
         packed = {f"model/{name}": each for name, each in find_packed(self._engine.model).items()}
         own |= {name: unpack_tensor(item, packed[name]) for name, item in own.items() if name in packed}
         tensors = own | average_tensors(self._engine) | moments
-        alone = self._alone or self._by_one_rank(_num_bytes(tensors))
+        alone = self._alone or self._by_one_rank(sum(tensor.nbytes for tensor in tensors.values()))
         if alone and self._rank != 0:
             return None
         if self._rank == 0:
@@ -411,10 +411,6 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     """Return the moving averages of the parameters as `ema/<parameter>`, {} if the run has none."""
     return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
-
-
-def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
