@@ -100,6 +100,11 @@ class Recipe:
             return DtrainError(note, exit_code=RECIPE_HAS_ERRORS, diagnostics=compiled.diagnostics)
         return of_recipe(arrange(without_ignored(compiled)), compiled.texts)
 
+    def _repr_html_(self) -> str:
+        from declarative_train.app.api.display import text_html
+
+        return text_html(f"{self!r}\n\n{self.text}", headings=False)
+
     def __repr__(self) -> str:
         with_, set_ = self._overrides
         more = [f"--with {each}" for each in with_] + [f"--set {each}" for each in set_]

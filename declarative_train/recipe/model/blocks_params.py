@@ -13,6 +13,7 @@ from declarative_train.core.names import RESERVED
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
+from declarative_train.recipe.hints.aliases import NOTES
 from declarative_train.recipe.model.references import check_name
 from declarative_train.recipe.validate import validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, is_open, to_value
@@ -137,7 +138,15 @@ def bind_params(
     """Return the params' values for the block's templates. `given`: the node's own keys, rendered. `present`: all its
     keys. `at`: where missing params are reported. Defaults may be templates that read earlier params."""
     diagnostics = [
-        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], present=present, closed=shipped)
+        unknown_key(
+            entry.key.span,
+            entry.name,
+            f"`{block}`",
+            [*params, *RESERVED],
+            NOTES.get(entry.name) if shipped else None,
+            present=present,
+            closed=shipped,
+        )
         for entry in given
         if entry.name not in params
     ]
