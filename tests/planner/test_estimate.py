@@ -179,7 +179,9 @@ def test_a_pipeline_sends_activations_and_stands_idle(planned) -> None:
 
 def test_frozen_parameters_and_recomputation_change_the_operations(planned) -> None:
     whole = planned(DEEP)
-    frozen = planned(DEEP.replace("model: {", "model: {parameters: {layers: {frozen: true}}, "))
+    frozen = planned(
+        DEEP.replace("model: {", "model: {parameters: {layers: {frozen: true, init: {type: normal, std: 0.02}}}, ")
+    )
     again = planned(DEEP.replace("training: {", "training: {activation_checkpointing: blocks, "))
     layers = 8 * 2 * WIDTH * WIDTH
     assert frozen.flops.forward == whole.flops.forward

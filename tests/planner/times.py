@@ -24,12 +24,12 @@ of the first table's rows. `make planner` writes this page.
 
 ## GPT on A100s, 2 to 512 GPUs
 
-Measured with Megatron-DeepSpeed ([vTrain](https://github.com/VIA-Research/vTrain), arXiv 2312.12391; every second row of
-its published data). It is another engine: the model is a recipe that computes what that engine computes (attention by
-separate kernels, whole layers computed again), its host needs {call:.0f} us for an operation where 10 us are assumed for
-ours, and gradients are averaged after the backward. Where a rank holds a part of each layer, that part is a recipe of
-its own with all-reduces added, by the same formulas. Five constants are fitted to {fitted} rows (seed {seed},
-`python -m tests.planner.fit`); the errors are those on the other {others}. A test computes them again.
+Measured with Megatron-DeepSpeed ([vTrain](https://github.com/VIA-Research/vTrain), arXiv 2312.12391; every second row
+of its published data). It is another engine: the model is a recipe that computes what that engine computes (attention
+by separate kernels, whole layers computed again), its host needs {call:.0f} us for an operation where 10 us are
+assumed for ours, and gradients are averaged after the backward. Where a rank holds a part of each layer, that part is
+a recipe of its own with all-reduces added, by the same formulas. Five constants are fitted to {fitted} rows (seed
+{seed}, `python -m tests.planner.fit`); the errors are those on the other {others}. A test computes them again.
 
 | rows that were not fitted | number | mean error | predicted / measured - 1 |
 |---|---|---|---|
@@ -49,7 +49,8 @@ data sheet. Nothing is fitted to these rows except the rate of long runs, from M
 
 {sources}
 
-{near} are in the interval that `dtrain plan` shows. With `dtrain calibrate --rows` and the first row of torchtitan, its other three are predicted within {after:.0%}.
+{near} are in the interval that `dtrain plan` shows. With `dtrain calibrate --rows` and the first row of torchtitan, its
+other three are predicted within {after:.0%}.
 Megatron-Bridge publishes its Llama figures in fp8 only and Automodel its dense models with adapters or two axes more,
 which are not compared.
 
