@@ -95,11 +95,12 @@ class Ranks(Collective):
         """Return tensors (B, T, ...) of equal shape joined along T, in rank order."""
         parts = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
         _gather_single(parts, tensor.contiguous(), group=self.group)
-        return parts.unflatten(0, (self.size, -1)).movedim(0, 1).flatten(1, 2)
+        return parts.view(self.size, *tensor.shape).movedim(0, 1).flatten(1, 2)
 
     def sum_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of tensors (B, T, ...) over the ranks, of this rank's part of T."""
-        parts = tensor.unflatten(1, (self.size, -1)).movedim(1, 0).contiguous()
+        B, T, *rest = tensor.shape
+        parts = tensor.reshape(B, self.size, T // self.size, *rest).movedim(1, 0).contiguous()
         found = torch.empty_like(parts[0])
         _reduce_scatter_single(found, parts.flatten(0, 1), group=self.group)
         return found

@@ -119,7 +119,8 @@ class Checkpoints:
             if snapshot is not None and self._thread is None:
                 self._under_way = Future()
                 try:
-                    self._under_way.set_result(self._write(snapshot))
+                    self._write(snapshot)
+                    self._under_way.set_result(None)
                 except Exception as error:
                     self._under_way.set_exception(error)
         if snapshot is not None and self._thread is not None:

@@ -33,7 +33,7 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
     for node in graph.nodes:
         if node.graph is not None:
             yield from library_models(node.graph, f"{prefix}{node.name}.")
-        elif is_library(node.component):
+        elif node.component is not None and is_library(node.component):
             yield LibraryModel(f"{prefix}{node.name}", str(node.component["type"]), node.component)
 
 

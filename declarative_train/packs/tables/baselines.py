@@ -57,7 +57,7 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
     if find_spec("sklearn") is None:
         note = f"a linear model and gradient boosting need scikit-learn: {install('sklearn')}"
     elif train.numbers.shape[1] + train.words.shape[1] <= _MOST_COLUMNS:
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         for name, fit in (("linear", _linear), ("boosting", _boosting)):
             # one thread: several wait for each other for minutes when other programs use the cores
@@ -118,7 +118,8 @@ def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():
-        numbers, words = [], []
+        numbers: list[np.ndarray] = []
+        words: list[np.ndarray] = []
         tensors = {name: tensor[: batch.num_rows].cpu() for name, tensor in batch.tensors.items()}
         for name in _inputs(plan, one):
             array = tensors[name].reshape(batch.num_rows, -1)

@@ -27,7 +27,7 @@ _PERIODS: dict[str, tuple[float, float]] = {  # first value and length of each c
     "weekday": (0, 7),
     "hour": (0, 24),
 }
-_UNITS = {"days": "D", "seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+_MICROSECONDS = {"days": 86400e6, "seconds": 1e6, "milliseconds": 1e3, "microseconds": 1.0, "nanoseconds": 1e-3}
 _DAY = 86_400e6  # microseconds
 _LONGEST = 62_135_596_800e6  # microseconds from the year 1 to 1970
 
@@ -70,8 +70,8 @@ class DateField(FieldOfColumns):
     @model_validator(mode="after")
     def _agrees(self) -> DateField:
         check_unique_names(self.parts)
-        if self.format is not None and self.format not in _UNITS and "%" not in self.format:
-            counted = ", ".join(_UNITS)
+        if self.format is not None and self.format not in _MICROSECONDS and "%" not in self.format:
+            counted = ", ".join(_MICROSECONDS)
             raise ValueError(f"`format: {self.format}` has no code such as `%Y`; for counts since 1970 it is {counted}")
         return self
 
@@ -143,7 +143,7 @@ class DateField(FieldOfColumns):
 
         if values.dtype.kind == "M":
             return values.astype("datetime64[us]")
-        if self.format in _UNITS:
+        if self.format in _MICROSECONDS:
             return self._count_from_1970(column, self._read_counts(column, values))
         parse = _parser(self.format)
         known: dict[Any, np.datetime64] = {}
@@ -175,7 +175,7 @@ class DateField(FieldOfColumns):
         import numpy as np
 
         lacks = values != values
-        scale = np.timedelta64(1, _UNITS[self.format or ""]) / np.timedelta64(1, "us")
+        scale = _MICROSECONDS[self.format or ""]
         micros = np.where(lacks, 0, values).astype(np.float64) * scale
         bad = ~(np.abs(micros) < _LONGEST)
         if bad.any():
@@ -212,15 +212,18 @@ def read_part(part: str, times: np.ndarray) -> np.ndarray:
     import numpy as np
 
     days = times.astype("datetime64[D]")
+    found: np.ndarray
     if part == "month":
-        return times.astype("datetime64[M]").astype(np.int64) % 12 + 1
-    if part == "day":
-        return (days - times.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64) + 1
-    if part == "yearday":
-        return (days - times.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64) + 1
-    if part == "weekday":
-        return (days.astype(np.int64) + 3) % 7
-    return (times - days).astype("timedelta64[us]").astype(np.int64) / 3600e6
+        found = times.astype("datetime64[M]").astype(np.int64) % 12 + 1
+    elif part == "day":
+        found = (days - times.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64) + 1
+    elif part == "yearday":
+        found = (days - times.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64) + 1
+    elif part == "weekday":
+        found = (days.astype(np.int64) + 3) % 7
+    else:
+        found = (times - days).astype("timedelta64[us]").astype(np.int64) / 3600e6
+    return found
 
 
 class _TimeTally(Tally):

@@ -196,7 +196,7 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
         port = "tokens"
     elif isinstance(node, LayerNode) and node.layer.type == "transformers" and node.layer.find_text_ports() is None:
         port = next(iter(node.inputs), None)
-    found = None if node is None or port not in node.inputs else _slice_of(scope, node.inputs[port])
+    found = None if node is None or port is None or port not in node.inputs else _slice_of(scope, node.inputs[port])
     return found if found is not None and found.output == "ids" else None
 
 

@@ -234,11 +234,11 @@ class _AsOnGpus(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Recorder of the operations that reach the device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -271,7 +271,7 @@ def _attention_flops(name: str, args: tuple[Any, ...]) -> float:
     query, key = args[1:3] if is_backward else args[:2]
     is_causal = any(each is True for each in args)
     products = 5 if is_backward else 2
-    return products * 2 * prod(query.shape) * key.shape[-2] * (0.5 if is_causal else 1.0)
+    return float(products * 2 * prod(query.shape) * key.shape[-2] * (0.5 if is_causal else 1.0))
 
 
 def _recurrent(name: str, read: Sequence[torch.Tensor], moved: float) -> tuple[float, float]:

@@ -18,13 +18,12 @@ import numpy as np
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.planner.estimate.constants import Machine
+from declarative_train.planner.estimate.constants import Link, Machine
 from declarative_train.planner.estimate.kernels import ATTENTION, MEMORY, SUMMED, SUMMED_FAR, Kernels
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
 from declarative_train.planner.estimate.replay import StageTime, pipeline_s
 from declarative_train.planner.estimate.traffic import (
-    Link,
     Transfer,
     dp_transfers,
     gathers,
@@ -54,8 +53,9 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s
 
     def scaled(self, factor: float) -> StepTime:
-        parts = (self.compute_s, self.exposed_s, self.bubble_s, self.update_s)
-        return StepTime(*(factor * each for each in parts), self.transfers)
+        """Return the time with every part multiplied by `factor`."""
+        compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
+        return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:

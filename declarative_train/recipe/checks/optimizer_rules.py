@@ -37,11 +37,11 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
             far = "above" if lr > high else "below"
             yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
     for rule in draft.rules:
-        scale, optimizer = rule.settings.lr_scale, rule.settings.optimizer or getattr(draft.training, "optimizer", None)
-        lr = getattr(optimizer, "lr", None)
-        if scale is None or optimizer is None or lr is None or lr > optimizer.usual_lr[1] * _FAR_ABOVE:
+        scale, used = rule.settings.lr_scale, rule.settings.optimizer or getattr(draft.training, "optimizer", None)
+        lr = getattr(used, "lr", None)
+        if scale is None or used is None or lr is None or lr > used.usual_lr[1] * _FAR_ABOVE:
             continue
-        if lr * scale > optimizer.usual_lr[1] * _FAR_ABOVE:
+        if lr * scale > used.usual_lr[1] * _FAR_ABOVE:
             span = rule.span if rule.prefix else draft.span(("model", "parameters", rule.selector, "lr_scale"))
             message = f"an lr of {lr:g} x {scale:g} is far above the usual range of `{optimizer.type}`"
             yield warning("O013", span, message, f"usual values are up to {optimizer.usual_lr[1]:g}")

@@ -63,7 +63,7 @@ class _Shape:
 
 
 def target_of_folder(
-    written: str, *, task: Task, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
+    written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
     """Return the recipe for a folder or a hub id in the cache. Raises TargetError."""
     try:
@@ -172,7 +172,7 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
         raise TargetError("a model that our blocks do not compute needs the package transformers") from None
     found: Any = getattr(transformers, name, None)
     if found is None:
-        kind = config.get("model_type")
+        kind = str(config.get("model_type"))
         known = MODEL_MAPPING.get(CONFIG_MAPPING[kind], None) if kind in CONFIG_MAPPING else None
         found = known[0] if isinstance(known, tuple) else known
     return str(getattr(found, "main_input_name", "input_ids"))
