@@ -75,7 +75,8 @@ def divide_tokens(
         if node.kind != "layer" or roles[node.name] in ("inside", "other"):
             continue
         (writes,) = (state_of(f"{node.name}:{output}") for output in node.outputs)
-        reads = next((state_of(edge) for edge in node.inputs.values() if edge in divided), "whole")
+        states = [state_of(edge) for edge in node.inputs.values() if edge in divided]
+        reads: State = states[0] if states else "whole"
         if (reads, writes) != ("whole", "whole"):
             found[node.name] = TokenCut(reads, writes, roles[node.name] == "each")
     return found

@@ -181,9 +181,9 @@ class DateField(FieldOfColumns):
         if bad.any():
             row = first_bad_row(bad)
             raise self._not_a_date(column, values[row], row)
-        if values.dtype.kind in "iu" and scale >= 1:
-            micros = values.astype(np.int64) * int(scale)
-        return np.where(lacks, np.datetime64("NaT"), micros.astype(np.int64).astype("datetime64[us]"))
+        is_exact = values.dtype.kind in "iu" and scale >= 1
+        whole = values.astype(np.int64) * int(scale) if is_exact else micros.astype(np.int64)
+        return np.where(lacks, np.datetime64("NaT"), whole.astype("datetime64[us]"))
 
     def _not_a_date(self, column: Column, value: object, row: int) -> BadValueError:
         wanted = "ISO 8601 (2026-11-26)" if self.format is None else f"`{self.format}`"

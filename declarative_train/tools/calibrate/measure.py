@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -14,14 +15,14 @@ import torch
 from torch import distributed, multiprocessing, nn
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
-from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.components.hardware.hardware import Hardware, Precision
 from declarative_train.core.machine import num_cores
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
 
 SIZES = (256, 512, 1024)  # of products on a CPU; 8 times as large on a GPU
 TRIES, MOST_S = 7, 1.0  # of a measurement
 LAYERS, OPERATIONS = 20, 6  # a linear layer and a relu have 2 operations forward and 4 backward
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MESSAGE = 1 << 24  # bytes
 WAIT_S = 60
 
@@ -32,7 +33,9 @@ def measure_machine(num_ranks: int) -> Machine:
     if device.type == "cpu":
         torch.set_num_threads(max(1, num_cores() // num_ranks))
     scale = 8 if device.type == "cuda" else 1
-    peaks = {name: max(_product_rate(size * scale, dtype, device) for size in SIZES) for name, dtype in DTYPES.items()}
+    peaks: dict[Precision, float] = {
+        name: max(_product_rate(size * scale, dtype, device) for size in SIZES) for name, dtype in DTYPES.items()
+    }
     memory_per_s, call_s = _memory_rate(device), _call_s(device)
     latency_s, link_per_s = _link(num_ranks, device) if num_ranks > 1 else (0.0, 1e12)
     base = HARDWARE["cpu"] if device.type == "cpu" else hardware_of_device(torch.cuda.get_device_name(device))
@@ -104,7 +107,7 @@ def _link(num_ranks: int, device: torch.device) -> tuple[float, float]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     results = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(_all_reduce, (num_ranks, port, device.type, results), num_ranks)
+    multiprocessing.spawn(_all_reduce, (num_ranks, port, device.type, results), num_ranks)  # type: ignore[attr-defined, no-untyped-call]
     small_s, large_s = results.get()
     sent = 2 * (num_ranks - 1) / num_ranks * MESSAGE
     return small_s / max(1, num_ranks - 1), sent / max(large_s - small_s, 1e-9)
@@ -121,7 +124,7 @@ def _all_reduce(rank: int, num_ranks: int, port: int, kind: str, results: Any) -
     found = []
     for size in (1, MESSAGE // 4):
         tensor = torch.ones(size, device=device)
-        found.append(_seconds(lambda tensor=tensor: distributed.all_reduce(tensor), device))
+        found.append(_seconds(partial(distributed.all_reduce, tensor), device))
     if rank == 0:
         results.put(tuple(found))
     distributed.barrier()

@@ -78,14 +78,14 @@ def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
     sums = np.zeros(3)
     for row, value in _values(table, column, rows):
         try:
-            size, mode = _header(value, table.columns[column], field)
+            side, mode = _header(value, table.columns[column], field)
             grey = field.numbers(field.decode_whole(value, table.columns[column], row)).astype(np.float64)
         except MissingPackageError as error:
             raise UnusableError(str(error)) from None
         except (BadValueError, OSError) as error:
             broken.append((table.place(row), str(error).rpartition(" cannot be decoded: ")[2]))
             continue
-        sides.append(size)
+        sides.append(side)
         modes[mode] += 1
         sums += [1, grey.mean(), (grey**2).mean()]
     if not sides:

@@ -220,7 +220,7 @@ def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: i
     return data, length
 
 
-def _adapters(task: Task) -> Tree:
+def _adapters(task: str) -> Tree:
     """Return the section `model.parameters`: adapters on every linear map of the blocks, everything else frozen."""
     storage = {"storage": "nf4"} if task == "qlora" else {}
     return {f"{NET}.*": {"storage": "bf16"}, f"{NET}.layers": {**storage, "adapter": LORA}}
