@@ -18,7 +18,7 @@ class WeightsSection(Section):
     path: str
     """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
     checkpoint, else its last."""
-    format: Format = None  # type: ignore[valid-type]
+    format: Format = None
     """Format of a published model, for a node of the matching block. `huggingface`: `path` is its folder (config.json,
     model.safetensors or its shards; transformers' or timm's), or its hub id in the cache of huggingface-hub. `timm` and
     `torchvision`: `path` is a file with its tensors, under their names there.
