@@ -60,27 +60,6 @@ class Machine:
         """Lose every packet to and from this machine, as if a cable was pulled: neither side gets a message."""
         ip(f"-n {self.bridge} link set {self.end} down")
 
-    def disturb(self, words: str) -> None:
-        """Disturb what it sends by netem, such as `delay 100ms loss 1%`."""
-        subprocess.run(
-            [
-                "ip",
-                "netns",
-                "exec",
-                self.namespace,
-                "tc",
-                "qdisc",
-                "add",
-                "dev",
-                "eth0",
-                "root",
-                "netem",
-                *words.split(),
-            ],
-            check=True,
-            timeout=20,
-        )
-
 
 def _check(code: int) -> None:
     if code:
