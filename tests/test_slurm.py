@@ -220,6 +220,7 @@ def test_a_launched_sweep_is_an_array(tmp_path: Path, slurm: None, monkeypatch: 
         lambda: len(found(tmp_path, RunEnded)) == 2,
         lambda: said + "".join(path.read_text() for path in (tmp_path / "job").glob("*.log")),
     )
+    wait_until(lambda: not answer("squeue", "--noheader").strip(), lambda: answer("squeue"))
     assert sorted(path.name for path in (tmp_path / "runs" / "made").iterdir()) == ["job-0", "job-1"]
 
 
