@@ -191,12 +191,12 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
     """Return the tokens that a causal language model reads, if the node is one."""
     node = next((node for node in scope.nodes if node.name == name), None)
-    port = None
+    wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
-        port = "tokens"
+        wire = node.inputs.get("tokens")
     elif isinstance(node, LayerNode) and node.layer.type == "transformers" and node.layer.find_text_ports() is None:
-        port = next(iter(node.inputs), None)
-    found = None if node is None or port is None or port not in node.inputs else _slice_of(scope, node.inputs[port])
+        wire = next(iter(node.inputs.values()), None)
+    found = None if wire is None else _slice_of(scope, wire)
     return found if found is not None and found.output == "ids" else None
 
 

@@ -37,14 +37,15 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
             far = "above" if lr > high else "below"
             yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
     for rule in draft.rules:
-        scale, used = rule.settings.lr_scale, rule.settings.optimizer or getattr(draft.training, "optimizer", None)
+        common = None if draft.training is None else draft.training.optimizer
+        scale, used = rule.settings.lr_scale, rule.settings.optimizer or common
         lr = getattr(used, "lr", None)
         if scale is None or used is None or lr is None or lr > used.usual_lr[1] * _FAR_ABOVE:
             continue
         if lr * scale > used.usual_lr[1] * _FAR_ABOVE:
             span = rule.span if rule.prefix else draft.span(("model", "parameters", rule.selector, "lr_scale"))
-            message = f"an lr of {lr:g} x {scale:g} is far above the usual range of `{optimizer.type}`"
-            yield warning("O013", span, message, f"usual values are up to {optimizer.usual_lr[1]:g}")
+            message = f"an lr of {lr:g} x {scale:g} is far above the usual range of `{used.type}`"
+            yield warning("O013", span, message, f"usual values are up to {used.usual_lr[1]:g}")
 
 
 _SHRINKS_FAST = 0.01
