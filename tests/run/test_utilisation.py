@@ -61,7 +61,7 @@ def test_all_devices_of_the_plan_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_prediction_is_compared_only_on_the_hardware_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EstimatePlan("h100-sxm", 2**31, 2**36, 0.5, 0.4, 0.0, 0.0, 0.1, 0.25, 0.25, (), ())
+    found = EstimatePlan("h100-sxm", 2**31, 2**36, 0.5, 0.4, 0.6, 0.4, 0.0, 0.0, 0.1, 0.25, 0.25, (), ())
     plan = replace(make_plan(), estimate=found)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     assert comparable_estimate(plan, CUDA) == ({"step_ms": 500.0, "memory_gib": 2.0, "mfu": 0.25}, None)
