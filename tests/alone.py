@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 
 TYPES = (  # of our packs; tests/packs/test_packs.py compares them
-    *("box_iou", "boxes", "center_crop", "color_jitter", "cutmix", "giou", "image", "image_folder", "mask", "mixup"),
-    *("normalize", "rand_augment", "random_crop", "random_erasing", "random_flip", "random_resized_crop"),
-    *("random_rotation", "resize", "safetensors", "sqlite", "tar", "text", "tokens", "trivial_augment"),
+    *("box_iou", "boxes", "center_crop", "color_jitter", "cutmix", "date", "dora", "giou", "image", "image_folder"),
+    *(
+        "lora",
+        "mask",
+        "mixup",
+        "normalize",
+        "rand_augment",
+        "random_crop",
+        "random_erasing",
+        "random_flip",
+        "random_resized_crop",
+    ),
+    *("random_rotation", "resize", "safetensors", "sqlite", "tar", "text", "timm", "tokens"),
+    *("transformers", "trivial_augment"),
 )
 _NAMED = re.compile(rf"\btype'?: '?({'|'.join(TYPES)})\b")
 _BASES = re.compile(r"^extends: \[?([^\]#\n]+)", re.M)

@@ -873,7 +873,6 @@ def test_q40_a_fragment_that_is_run_says_that_it_is_one(
     ("set_", "code", "words"),
     [
         ("data.index_cache=x", "S001", "`data` has no key `index_cache`"),
-        ("layout.max_restarts=3", "S001", "`layout` has no key `max_restarts`"),
         ("training.non_finite=roll_back", "S004", "`non_finite` is `roll_back`"),
         ("model.parameters={logits: {lora: 4}}", "S001", "has no key `lora`"),
     ],

@@ -34,7 +34,7 @@ HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _GLANCED_ROWS = 1 << 12
 _GLANCED = 8  # values of a lazy field that are checked before the run
-_DECODED_BYTES = 16 << 20  # of files of a set that are decoded before the run, which takes about a second
+DECODED_BYTES = 16 << 20  # of files of a set that are decoded before the run, which takes about a second
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -203,7 +203,7 @@ def prepare(
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
     parts = tuple(part for part in every if not part.field.is_lazy)
     lazy = [part for part in every if part.field.is_lazy]
-    glance(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else _DECODED_BYTES)
+    glance(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
     if not parts:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}

@@ -205,8 +205,8 @@ def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
     assert "100 = 5 ranks x 1 accumulation x 20" in text
     assert "step on l4, estimated" in text
     text = told(capsys, "plan", DDP, "--set", "parallelism=auto", "--for", "2x10xa100-sxm-80gb")
-    assert "ddp on 2 nodes x 10 GPUs" in text
-    assert "parallelism: auto\n  ddp: " in text
+    assert "fsdp on 2 nodes x 10 GPUs" in text
+    assert "parallelism: auto\n  fsdp: " in text
     saved = tmp_path / "plan.json"
     told(capsys, "plan", DDP, "-o", str(saved))
     assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved), code=1)

@@ -75,7 +75,7 @@ test RUN                                    2  help: `dtrain evaluate`
 recipe.yaml                                 2  help: `dtrain run recipe.yaml`
 help                                        2  help: `dtrain --help`
 plna recipe.yaml                            2  did you mean `dtrain plan`?
-xyzzy                                       2  known: compare, data, doctor
+xyzzy                                       2  known: calibrate, compa
 run recipe.yaml --epochs 3                  2  `--set training.epochs=3`
 run recipe.yaml --lr=0.1                    2  `--set training.optimizer.lr=0.1`
 run recipe.yaml --batch-size 32             2  `--set training.global_batch_size=32`

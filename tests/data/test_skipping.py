@@ -187,7 +187,10 @@ def test_a_broken_picture_is_stood_in_for_alike_on_every_layout(
 
 
 @pytest.mark.packs
-def test_in_an_evaluation_a_broken_picture_counts_nothing(look: Look, pictures: str, log: Path) -> None:
+def test_in_an_evaluation_a_broken_picture_counts_nothing(
+    look: Look, pictures: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_set, "DECODED_BYTES", 0)  # as a large set, which is not decoded before the run
     data, _ = skipping(
         look,
         source={"type": "parquet", "path": pictures},
@@ -207,7 +210,10 @@ def test_in_an_evaluation_a_broken_picture_counts_nothing(look: Look, pictures: 
 
 
 @pytest.mark.packs
-def test_without_skip_a_broken_picture_ends_the_run_with_its_place(look: Look, tmp_path: Path) -> None:
+def test_without_skip_a_broken_picture_ends_the_run_with_its_place(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_set, "DECODED_BYTES", 0)
     images = [jpeg(number) for number in range(20)]
     images[15] = images[15][:-30]
     pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), tmp_path / "a.parquet")

@@ -221,11 +221,15 @@ def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: 
     monkeypatch.setenv("DTRAIN_TIMEOUT_S", "90")
     monkeypatch.setenv(processes.QUIET_P2P, "")
     monkeypatch.delenv(processes.QUIET_P2P)
-    processes.join_process_group(torch.device("cuda", 1))
+    store = torch.distributed.HashStore()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    processes.join_process_group(torch.device("cuda", 1), store)
     assert os.environ[processes.QUIET_P2P] == "false"
     bound, (words, more) = calls
     assert (bound, words) == (("cuda:1", "expandable_segments:True"), ("cpu:gloo,cuda:nccl",))
-    assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1)}
+    meeting = {"store": store, "rank": 1, "world_size": 2}
+    assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1), **meeting}
 
 
 def test_a_rank_that_somebody_else_started_asks_cuda_when_the_allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ class CheckpointStore:
         self._fs.invalidate_cache()
         try:  # `exists` is also False where a store does not answer
             names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
