@@ -46,7 +46,9 @@ def check_resemblance(
     for field in data.fields:
         if field.component["type"] == "category" and field.name in held:
             columns = held[field.name].reshape(len(held[field.name]), -1)
-            for column, values in zip(field.columns, columns.T, strict=False):
+            if len(field.columns) != columns.shape[1]:  # a column of sequences, such as tokens
+                continue
+            for column, values in zip(field.columns, columns.T, strict=True):
                 if len(np.unique(values)) >= _DISTINCT * len(values):
                     key = "column" if field.component.get("column") is not None else "columns"
                     place = span(f"data.fields.{field.name}.{key}")

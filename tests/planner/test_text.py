@@ -61,7 +61,7 @@ def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_
           lr schedule  constant
           precision    fp32
           evaluation   validation at the end
-          checkpoint   at the end, the last 1 kept
+          checkpoint   at the end, the last 1 kept; written in the background, from a copy of 12 kB on the host
           logging      every 20 steps, below runs
 
         layout
@@ -108,7 +108,7 @@ def test_copies_ties_draws_and_the_batch_graph_are_shown(planned) -> None:
               parameters:
                 layers.4.weight: {tie: layers.0.weight}
                 logits: {lr_scale: 0.5}
-                hidden: {frozen: true}
+                hidden: {frozen: true, init: {type: normal, std: 0.1}}
             objective: {loss: {target: target}}
             """
         )
@@ -121,7 +121,7 @@ def test_copies_ties_draws_and_the_batch_graph_are_shown(planned) -> None:
     (slow,) = (" ".join(line.split()) for line in settings if "logits.weight" in line)
     assert slow == "330 2 adam betas [0.9, 0.999] eps 1e-08 0.005 0 the layer's logits.weight and 1 more"
     (frozen,) = (" ".join(line.split()) for line in settings if "hidden.weight" in line)
-    assert frozen == "672 2 nothing: frozen - - the layer's hidden.weight and 1 more"
+    assert frozen == "672 2 nothing: frozen - - normal std 0.1 hidden.weight and 1 more"
     assert any("672 of them frozen" in line for line in model)
     assert "draws        drop: reproducible only on this layout" in parts(text)["training"]
 

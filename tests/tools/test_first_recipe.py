@@ -304,7 +304,7 @@ def test_a_column_of_files_is_left_out(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_dates_have_the_parts_that_differ(make: Callable[[int], str], keys: list[str], tmp_path: Path) -> None:
-    rows: list[Row] = [{"when": make(at), "y": at % 2} for at in range(200)]
+    rows: list[Row] = [{"when": make(at), "size": at * 7919 % 997 / 10, "y": at % 2} for at in range(200)]
     recipe = init(csv(tmp_path / "x.csv", rows), "y")
     for key in keys:
         assert key in recipe.read_text()
