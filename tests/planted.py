@@ -129,8 +129,8 @@ BUGS = (
     Bug(
         "ema: not loaded by a resume",
         "run/checkpoint.py",
-        "wanted | (averages if has_averages else {})",
-        "wanted",
+        "            wanted |= averages if has_averages else {}\n",
+        "",
         "engine/test_ema.py::test_a_run_goes_on",
     ),
     Bug(

@@ -12,9 +12,10 @@ from declarative_train.core.untrusted import parse_json
 PACKAGE = Path(__file__).parents[2] / "declarative_train"
 OWN = {
     "tools/sweep/command.py", "components/datasets/arrow_conversion.py", "files/file_activity.py",
-    "files/cache.py", "packs/images/boxes.py", "components/layers/timm.py",
-    "components/layers/libraries/files.py", "files/safetensors_header.py",
-    "components/layers/transformers.py", "packs/text/cache.py", "data/skipping.py", "app/records/record.py",
+    "files/cache.py", "packs/images/boxes.py", "packs/pretrained/libraries/timm.py",
+    "packs/pretrained/libraries/files.py", "files/safetensors_header.py",
+    "packs/pretrained/libraries/transformers.py", "app/commands/status.py", "run/heartbeat.py",
+    "planner/calibration.py", "planner/estimate/kernels.py", "recipe/checks/layout_rules.py", "packs/text/cache.py", "data/skipping.py", "app/records/record.py",
     "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",
     "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
     "plan/run_folder.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",

@@ -314,8 +314,7 @@ def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
     assert [code for code, _, _ in said] == [3, 3], said
     (line,) = failures(said)
     place = f"rank {number} (node {number} (box{number})) did not answer"
-    assert re.search(
-        rf"{re.escape(place)}(?: in step \d+)? for [\d]+ s; rank {1 - number} waits in step \d+, \w+ of ", line
-    )
+    waits = rf"rank {1 - number} waits in step \d+, \w+ of "
+    assert re.search(rf"{re.escape(place)}(?: in step \d+)? for \d+ s; {waits}", line)
     (run,) = (directory / "runs" / "made").iterdir()
     assert "all_reduce" in (run / "failures" / f"waiting_{1 - number}.txt").read_text()
