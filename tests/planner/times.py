@@ -49,7 +49,7 @@ data sheet. Nothing is fitted to these rows except the rate of long runs, from M
 
 {sources}
 
-{near} are in the interval that `dtrain plan` shows. With the option `--rows` of `dtrain calibrate`
+{near} are in the interval that `dtrain plan` shows. With `dtrain calibrate -o FILE --rows ROWS`
 and the first row of torchtitan, its other three are predicted within {after:.0%}.
 Megatron-Bridge publishes its Llama figures in fp8 only and Automodel its dense models with adapters or two axes more,
 which are not compared.
