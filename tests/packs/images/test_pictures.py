@@ -329,7 +329,7 @@ def test_a_torn_picture_ends_the_run_with_its_name(
     spec, found = look(source=source, fields=fields)
     assert [each.code for each in found] == ["D040"]  # all of a small folder are decoded before the run
     assert found[0].message.endswith("10.png")
-    monkeypatch.setattr("declarative_train.data.prepared_set._DECODED_BYTES", 0)
+    monkeypatch.setattr("declarative_train.data.prepared_set.DECODED_BYTES", 0)
     spec, found = look(source=source, fields=fields)
     assert not found
     assert spec is not None
@@ -340,7 +340,7 @@ def test_a_torn_picture_ends_the_run_with_its_name(
 def test_a_link_that_leads_nowhere_is_a_bad_row(
     look: Describe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("declarative_train.data.prepared_set._DECODED_BYTES", 0)  # as in a large folder
+    monkeypatch.setattr("declarative_train.data.prepared_set.DECODED_BYTES", 0)  # as in a large folder
     for number in range(12):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}.png")
     (tmp_path / "10b.png").symlink_to(tmp_path / "nowhere.png")
