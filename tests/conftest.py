@@ -22,7 +22,14 @@ MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
 # ten seconds and more each: begun first, no worker is left alone with one of them at the end
 LONGEST = (
+    "run/test_nodes.py",
     "run/test_launch.py",
+    "tools/test_first_recipe.py",
+    "silent/test_silent.py",
+    "planner/test_architectures.py",
+    "planner/test_vtrain.py",
+    "run/test_faults.py",
+    "run/test_resume_tensor.py",
     "test_recipes.py",
     "test_parity.py",
     "run/test_resume.py",

@@ -19,6 +19,7 @@ WITH_RECIPE = [name for name, each in SUITE.items() if each.recipe]
 CORRECT = sorted((HERE / "recipes").glob("*.yaml"))
 TRUE = {"R108", "P014", "D033"}  # of generated recipes: draws on two ranks, few cores, a class in no row of a small set
 NUM_GENERATED = 100
+NUM_QUICK = 20
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,11 @@ def test_a_correct_recipe_is_silent(path: Path) -> None:
     assert "warning: " not in output.err
 
 
-def test_generated_recipes_are_silent(folder: Path) -> None:
-    for seed in range(NUM_GENERATED):
+@pytest.mark.parametrize(
+    "seeds", [range(NUM_QUICK), pytest.param(range(NUM_QUICK, NUM_GENERATED), marks=pytest.mark.long)], ids=str
+)
+def test_generated_recipes_are_silent(seeds: range, folder: Path) -> None:
+    for seed in seeds:
         path = folder / f"generated_{seed}.yaml"
         path.write_text(generated(seed), "utf-8")
         found = [item for item in found_in(path.name) if item["code"] not in TRUE]
