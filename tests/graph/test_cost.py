@@ -1,4 +1,4 @@
-"""What nodes cost, next to torch's own counter, for every layer of the table and for expressions."""
+"""Operations of nodes, next to torch's own counter, for every layer of the table and for expressions."""
 
 from __future__ import annotations
 

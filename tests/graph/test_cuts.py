@@ -1,4 +1,4 @@
-"""What the ranks of `tensor` divide: derived for all shipped recipes, and in small graphs."""
+"""Cuts for the ranks of `tensor`, derived for all shipped recipes and in small graphs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ theirs (`enter`); their outputs are summed, and the gradient of the sum is the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from declarative_train.core.cuts import RankCut
 
+Exchange = Callable[[Tensor], Tensor]
 _CUTS = "_dtrain_cuts"
 
 
@@ -48,120 +49,68 @@ class TensorRanks:
             return x
         if self._reads == "tokens":
             return self.gather_tokens(x)
-        return _Enter.apply(x, self._peers) if x.requires_grad else x  # type: ignore[no-untyped-call]
+        return _exchange(x, _unchanged, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
         """Return the sum over the ranks, or this rank's tokens of it; in the backward, each gets the gradient of the
         sum."""
         if self._writes == "tokens":
-            return _SumTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
-        return _Add.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+            return _exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
+        return _exchange(x, self._sum, _unchanged)
 
     def join(self, x: Tensor) -> Tensor:
         """Return the features of all ranks (..., F * size); in the backward, each gets the gradient of its own."""
-        return _Join.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+        return _exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Return the tokens of all ranks (B, T, ...) for layers that each give a part of their gradient; in the
         backward, each rank gets the sum of the gradients of its tokens."""
-        return _GatherTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+        return _exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
         """Return the tokens of all ranks (B, T, ...) for a layer that all compute alike; in the backward, each rank
         gets the gradient of its tokens."""
-        return _CopyTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+        return _exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
         """Return this rank's part of the tokens (B, T, ...), which are equal on all ranks; in the backward, the
         gradients of all tokens are gathered."""
-        return _OwnTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+        return _exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
     def max(self, x: Tensor) -> Tensor:
         """Return the greatest value of each element over the ranks, without a gradient."""
         return self._peers.max(x.detach().contiguous())
 
+    def _sum(self, x: Tensor) -> Tensor:
+        return self._peers.sum(x.contiguous())
+
+    def _own(self, x: Tensor, dim: int) -> Tensor:
+        return x.chunk(self.size, dim)[self.index].contiguous()
+
     def __deepcopy__(self, memo: dict[int, object]) -> TensorRanks:
         return self  # process groups cannot be copied
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return x.view_as(x)
+class _Exchange(torch.autograd.Function):
+    """Communication with one function of a tensor ahead, and another one of its gradient back."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.peers.sum(gradients[0].contiguous()), None
-
-
-class _Add(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        return peers.sum(x.contiguous())
+    def forward(ctx: Any, x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
+        ctx.back = back
+        return ahead(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradients[0]), None, None
 
 
-class _Join(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return peers.gather(x.contiguous())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].chunk(ctx.peers.size, -1)[ctx.peers.rank], None
+def _exchange(x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
+    found: Tensor = _Exchange.apply(x, ahead, back)  # type: ignore[no-untyped-call]
+    return found
 
 
-class _GatherTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return peers.gather_tokens(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.peers.sum_tokens(gradients[0]), None
-
-
-class _SumTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return peers.sum_tokens(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.peers.gather_tokens(gradients[0]), None
-
-
-class _CopyTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return peers.gather_tokens(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _own_part(gradients[0], ctx.peers), None
-
-
-class _OwnTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return _own_part(x, peers)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.peers.gather_tokens(gradients[0]), None
-
-
-def _own_part(x: Tensor, peers: Peers) -> Tensor:
-    return x.chunk(peers.size, 1)[peers.rank].contiguous()
+def _unchanged(x: Tensor) -> Tensor:
+    return x.view_as(x)
 
 
 class ColumnLinear(nn.Linear):
