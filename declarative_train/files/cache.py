@@ -17,7 +17,7 @@ from typing import Any
 
 from declarative_train.files.lock import try_lock
 from declarative_train.files.paths import file_system, local_path
-from declarative_train.files.remote import find_info, note
+from declarative_train.files.remote import find_info, note, retry
 
 _USUAL_GB = 10.0
 _MOST_UNCOUNTED = 1 << 30
@@ -43,7 +43,7 @@ def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
         try:
             if refresh:
                 system.invalidate_cache()
-            known = note(path, system.info(inner))
+            known = note(path, retry(lambda: system.info(inner)))
         except Exception:  # each client has exceptions of its own; reading the file will report it
             return None
     return None if known is None or not known.tag else [known.size, known.tag]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -299,8 +301,11 @@ def test_what_costs_too_much_is_refused_quickly(template: str) -> None:
 
 
 def test_all_templates_of_a_recipe_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from declarative_train.core import sandbox as clocks
     from declarative_train.source import sandbox
 
+    looks = itertools.count()
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(thread_time=lambda: next(looks) / 1e6))
     monkeypatch.setattr(sandbox, "LIMITS", sandbox.LIMITS._replace(total_s=0.2))
     templates = Templates()
     template = "{{{{ range(5000) | sort | map('string') | list | length + {} }}}}"
