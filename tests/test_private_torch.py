@@ -76,10 +76,10 @@ def private_torch(found: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
     own = own_names(found)
     for path, tree in found.items():
         known = torch_names(tree)
-        nodes = list(ast.walk(tree))
+        nodes, file = list(ast.walk(tree)), path.relative_to(ROOT)
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         for node in nodes:
-            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            place = f"{file}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 begin = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
                 for name in (f"{begin}{alias.name}" for alias in node.names):
@@ -116,17 +116,23 @@ def matches(name: str, entry: str) -> bool:
     return name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
 
 
-def test_every_private_interface_of_torch_is_in_the_table() -> None:
+@pytest.fixture(scope="module")
+def private() -> list[tuple[str, str]]:
+    return list(private_torch(trees()))
+
+
+def test_every_private_interface_of_torch_is_in_the_table(private: list[tuple[str, str]]) -> None:
+    entries = listed()
     unlisted = [
         (name, place)
-        for name, place in private_torch(trees())
-        if name not in OF_OTHERS and not any(matches(name, entry) for entry in listed())
+        for name, place in private
+        if name not in OF_OTHERS and not any(matches(name, entry) for entry in entries)
     ]
     assert not unlisted
 
 
-def test_everything_in_the_table_is_used_and_stands_there_once() -> None:
-    used = {name for name, _ in private_torch(trees())}
+def test_everything_in_the_table_is_used_and_stands_there_once(private: list[tuple[str, str]]) -> None:
+    used = {name for name, _ in private}
     entries = listed()
     assert set(entries.values()) == {1}
     assert not [entry for entry in entries if not any(matches(name, entry) for name in used)]
