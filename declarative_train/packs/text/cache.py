@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Unread = dict[str, tuple[int, int]]
 """Keys of messages that the chat template does not read -> (number of texts with the key, number of the first)."""
 
-_FORMAT = 2
+_FORMAT = 3
 _PARTS = 64  # number of runs that a large set of texts is split into
 _LEAST_PART = 256  # texts
 _FEW = 1 << 15  # texts; up to this number one process encodes them all

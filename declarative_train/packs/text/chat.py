@@ -2,16 +2,19 @@
 
 A dialogue is a list of messages {role, content, ...}, as JSON text: tables give columns of lists in this form. The text
 is the one of `apply_chat_template` of transformers. The assistant's answers are the text in `{% generation %}`. For a
-template without it, an answer is the difference between the dialogue rendered up to and including the answer and the
-dialogue rendered up to before it. An answer counts in the loss unless its message says otherwise (`FLAGS`).
+template without it, an answer is the text that the template's loop writes for its message, without the prompt for an
+answer, with which the text before it would end. An answer counts in the loss unless its message says otherwise
+(`FLAGS`).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.core.amounts import format_count
@@ -66,11 +69,13 @@ class ChatError(Exception):
 class Message(dict[str, Any]):
     """Message that records which of its keys a template reads."""
 
-    __slots__ = ("_own", "_read")
+    __slots__ = ("_own", "_read", "number")
 
-    def __init__(self, values: Mapping[str, Any], own: Collection[str]) -> None:
-        """Store the values. `own`: the keys that the data has; the others are copies made for the template."""
+    def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
+        """Store the values. `own`: the keys that the data has; the others are copies made for the template. `number`:
+        the place in the dialogue, from 0."""
         super().__init__(values)
+        self.number = number
         self._own, self._read = own, {"role", *FLAGS}
 
     def unread(self) -> list[str]:
@@ -202,11 +207,11 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_marks(given: object) -> None:
-    from declarative_train.packs.text.rendering import BEGIN, END
+    from declarative_train.packs.text.rendering import BEGIN, END, TURN
 
     text = json.dumps(given, ensure_ascii=False)
-    if BEGIN in text or END in text:
-        raise ChatError("it contains U+FDD0 or U+FDD1, which are not characters", "remove it")
+    if any(mark in text for mark in (BEGIN, END, TURN)):
+        raise ChatError("it contains U+FDD0, U+FDD1 or U+FDD2, which are not characters", "remove it")
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
@@ -220,7 +225,7 @@ def dialogue(given: Messages, template: str) -> list[Message]:
         _check_flags(made, number)
         thought = next((each[key] for key in _THOUGHTS if each.get(key) is not None), None)
         copies = {} if thought is None else dict.fromkeys(("thinking", "reasoning_content"), thought)
-        found.append(Message(copies | made, each.keys()))
+        found.append(Message(copies | made, each.keys(), number - 1))
     return found
 
 
@@ -279,12 +284,16 @@ def render(
     assistant (`add_generation_prompt`). The spans are those of `{% generation %}`. Raises ChatError."""
     from declarative_train.packs.text.rendering import RenderError
 
-    names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
-    names |= {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
     try:
-        return RenderedChat(*compile_template(template)(names))
+        return RenderedChat(*compile_template(template)(_names(given, found, schemas, answers)))
     except RenderError as error:
         raise ChatError(str(error)) from None
+
+
+def _names(given: Messages, found: Tokenizer, schemas: Sequence[object] | None, answers: bool) -> dict[str, object]:
+    """Return the names that a template reads."""
+    names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
+    return names | {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
 
 
 def write(
@@ -303,7 +312,7 @@ def write(
     learnt = [at for at in answers if at >= num_given and _is_learnt(given[at])]
     made = made._replace(learns_end=bool(learnt) and learnt[-1] == len(given) - 1)
     if not compile_template(template).marks:
-        return made._replace(spans=[_span(template, given, at, whole.text, found, schemas) for at in learnt])
+        return made._replace(spans=_find_answers(template, given, learnt, whole.text, found, schemas))
     if len(learnt) == len(answers) or not learnt:
         return made._replace(spans=whole.spans if learnt else ())
     if len(whole.spans) != len(answers):
@@ -316,27 +325,97 @@ def write(
     return made._replace(spans=[span for at, span in zip(answers, whole.spans, strict=True) if at in learnt])
 
 
-def _span(
-    template: str, given: Messages, at: int, whole: str, found: Tokenizer, schemas: Sequence[object] | None
-) -> Span:
-    """Return (begin, end) of the text of message `at` in the text `whole` of the dialogue."""
-    until = render(template, given[: at + 1], found, schemas=schemas).text
-    before = render(template, given[:at], found, schemas=schemas, answers=True).text if at else ""
-    for text, what in ((until, "up to"), (before, "before")):
-        if not whole.startswith(text):
-            place = next((n for n, (one, two) in enumerate(zip(whole, text, strict=False)) if one != two), len(whole))
-            message = (
-                f"the template writes the dialogue {what} message {at + 1} in another way than within the whole: "
-                f"`{text[place : place + 30]}` where that has `{whole[place : place + 30]}`; so it is not known what "
-                "the assistant says"
-            )
+def _find_answers(
+    template: str,
+    given: Messages,
+    learnt: Sequence[int],
+    whole: str,
+    found: Tokenizer,
+    schemas: Sequence[object] | None,
+) -> list[Span]:
+    """Return (begin, end) of the text of the messages `learnt` in the text `whole` of the dialogue, by the loops of the
+    template: the text that an iteration over a message writes is the message's."""
+    text, passages = _turns(template, given, found, schemas)
+    written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
+    if text != whole or not written:
+        message = "it cannot be seen which text of the dialogue the template writes for which message"
+        raise ChatError(message, _HINT_OWN_TEMPLATE)
+    _check_contents(given, whole, written)
+    spans: list[Span] = []
+    for at in learnt:
+        mine = [(begin, end) for number, begin, end in written if number == at]
+        if not mine:
+            raise ChatError(f"the template writes nothing for message {at + 1}", _HINT_OWN_TEMPLATE)
+        begin, end = mine[0]
+        prompt = _prompt(template, given[:at], found, schemas) if at else ""
+        begin += _opening(whole[:begin], whole[begin:end], prompt, at)
+        spans += [(begin, end), *mine[1:]] if begin < end else mine[1:]
+    if learnt and learnt[-1] == len(given) - 1 and written[-1][2] < len(whole):
+        spans.append((written[-1][2], len(whole)))
+    return spans
+
+
+def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
+    """Raise ChatError unless each question and each answer is in the text that the template writes for its message. A
+    question may also be outside of all messages: some templates write the first one with the tools."""
+    parts: dict[int | None, str] = {}
+    place = 0
+    for number, begin, end in written:
+        parts[None] = parts.get(None, "") + whole[place:begin]
+        parts[number] = parts.get(number, "") + whole[begin:end]
+        place = end
+    for at, each in enumerate(given):
+        content = dict.get(each, "content")  # not a reading by the template
+        if each["role"] not in ("user", ASSISTANT) or not isinstance(content, str):
+            continue
+        mine = parts.get(at, "") if each["role"] == ASSISTANT else parts.get(at, "") + parts.get(None, "")
+        if content.rpartition("</think>")[2].strip() not in mine:
+            message = f"message {at + 1} is not in the text that the template writes for it"
             raise ChatError(message, _HINT_OWN_TEMPLATE)
-    if not until.startswith(before):
+
+
+def _turns(
+    template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None, *, answers: bool = False
+) -> tuple[str, list[tuple[int | None, int, int]]]:
+    from declarative_train.packs.text.rendering import RenderError
+
+    try:
+        return compile_template(template).turns(_names(given, found, schemas, answers))
+    except RenderError as error:
+        raise ChatError(str(error)) from None
+
+
+def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
+    """Return the text that ends a dialogue to ask for an answer: the text after the loops over its messages or, if
+    these write it too, the text that it adds."""
+    text, passages = _turns(template, given, found, schemas, answers=True)
+    end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
+    if 0 < end < len(text):
+        return text[end:]
+    return text[len(_common(text, _turns(template, given, found, schemas)[0])) :]
+
+
+def _opening(before: str, answer: str, prompt: str, at: int) -> int:
+    """Return the number of characters of `answer` that the prompt for an answer writes. `before`: the text before the
+    answer, which may end with the prompt. A prompt may end with tags that this answer does not begin with: `<think>`.
+    """
+    if before.endswith(prompt):
+        return 0
+    same = _common(answer, prompt)
+    if same != prompt:
+        same = re.sub(r"<[^<>\s]*$", "", same)
+    if not same or not re.fullmatch(r"(\s|<[^<>\s]+>)*", prompt[len(same) :]):
         raise ChatError(
-            f"the answer {at + 1} does not begin as the template says that answers begin: `{before[-30:]}`",
+            f"message {at + 1} begins with `{answer[:30]}`, and the template ends the prompt for an answer with "
+            f"`{prompt[-30:]}`",
             _HINT_OWN_TEMPLATE,
         )
-    return len(before), len(until)
+    return len(same)
+
+
+def _common(one: str, other: str) -> str:
+    """Return the longest text that both texts begin with."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:

@@ -13,9 +13,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from jinja2 import ext, nodes
+from jinja2.environment import Template
 from jinja2.exceptions import SecurityError, TemplateError, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.parser import Parser
 from jinja2.runtime import Macro, Undefined
@@ -24,7 +26,9 @@ from jinja2.visitor import NodeTransformer
 
 from declarative_train.core.sandbox import OF_CHATS, BoundedEnvironment, TooCostly
 
-BEGIN, END = "\ufdd0", "\ufdd1"  # mark `{% generation %}` in the output; Unicode reserves them, so no text has them
+BEGIN, END, TURN = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Marks in the output: `{% generation %}` is between BEGIN and END; TURN encloses the place of a loop and the number of
+its message. Unicode reserves these code points, so that no text has them."""
 
 _LEFT_OUT = ("random", "urlize", "xmlattr")  # not deterministic; for web pages
 
@@ -39,6 +43,7 @@ class Rendering:
 
     def __init__(self, text: str) -> None:
         """Compile the template. Raises RenderError."""
+        self._text = text
         self.marks = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", text) is not None
         self._environment = _Environment()
         try:
@@ -46,20 +51,36 @@ class Rendering:
                 tree = self._environment.parse(text)
                 self.reads_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
                 self.roles = frozenset(_roles(tree))
-                self._template = self._environment.compile_tree(_CheckInserter().visit(tree))
+                self._template = self._compile(tree)
         except TooCostly as error:
             raise RenderError(str(error)) from None
         except TemplateError as error:
             where = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
             raise RenderError(f"it is not a Jinja template{where}: {error.message}") from None
 
+    def _compile(self, tree: nodes.Template) -> Template:
+        return self._environment.compile_tree(_CheckInserter().visit(tree))
+
+    @cached_property
+    def _by_turn(self) -> Template:
+        """The template with marks of the messages that its loops go through."""
+        return self._compile(_TurnInserter().visit(self._environment.parse(self._text)))
+
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
         """Render the template. Return the text and (begin, end) of each `{% generation %}` in it. Raises
         RenderError."""
+        return _extract_spans(self._render(self._template, names))
+
+    def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
+        """Render the template. Return the text and its passages (message, begin, end): `message` is the number of the
+        message, from 0, whose iteration of a loop writes the passage, or None. Raises RenderError."""
+        return _extract_turns(_extract_spans(self._render(self._by_turn, names))[0])
+
+    def _render(self, template: Template, names: Mapping[str, object]) -> str:
         pieces, size = [], 0
         try:
             with self._environment.clock:
-                for piece in self._template.root_render_func(self._template.new_context(dict(names))):
+                for piece in template.root_render_func(template.new_context(dict(names))):
                     pieces.append(piece)
                     size += len(piece)
                     if size > OF_CHATS.weight:
@@ -80,7 +101,7 @@ class Rendering:
             raise
         except Exception as error:  # any exception in here is a mistake of the template
             raise RenderError(f"the template fails: {type(error).__name__}: {str(error)[:200]}") from None
-        return _extract_spans("".join(pieces))
+        return "".join(pieces)
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:
@@ -113,6 +134,28 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
         else:
             kept.append(part)
             size += len(part)
+    return "".join(kept), found
+
+
+def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
+    """Remove the marks TURN. Return the text and the passages between them. A loop within a loop may go through
+    messages too: after it, the passage is of the outer loop's message again."""
+    kept: list[str] = []
+    found: list[tuple[int | None, int, int]] = []
+    size = 0
+    open_loops: dict[str, int] = {}
+    for number, part in enumerate(text.split(TURN)):
+        if number % 2 == 0:
+            message = next(reversed(open_loops.values()), None)
+            found.append((message, size, size + len(part)))
+            kept.append(part)
+            size += len(part)
+            continue
+        loop, _, given = part.partition(":")
+        for inner in list(open_loops)[list(open_loops).index(loop) :] if loop in open_loops else ():
+            del open_loops[inner]
+        if given:
+            open_loops[loop] = int(given)
     return "".join(kept), found
 
 
@@ -158,6 +201,11 @@ class _Environment(BoundedEnvironment):
     def check_time(self) -> None:
         self.clock.look()
 
+    def mark_turn(self, loop: int, item: Any = None) -> str:
+        """Return the mark of an iteration over `item`, if it is a message, or of the end of a loop."""
+        number = "" if item is None else getattr(item, "number", None)
+        return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
+
     def join_checked(self, *values: Any) -> str:
         self.check_value(values)
         return "".join(map(str, values))
@@ -195,6 +243,41 @@ class _CheckInserter(NodeTransformer):
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return node if node.ctx != "load" else _call_node("check_value", [node]).set_lineno(node.lineno)
+
+
+class _TurnInserter(NodeTransformer):
+    """Transformer of a template's tree: mark the iterations and the end of each loop, and the messages that a loop over
+    a range assigns to names. Leave out what a template captures as a value, since it may process a mark as text."""
+
+    def __init__(self) -> None:
+        self._num_loops = 0
+        self._range: nodes.Const | None = None
+
+    def visit_For(self, node: nodes.For) -> list[nodes.Node]:  # noqa: N802
+        self._num_loops += 1
+        outer, loop = self._range, nodes.Const(self._num_loops)
+        is_range = isinstance(node.iter, nodes.Call) and getattr(node.iter.node, "name", None) == "range"
+        self._range = loop if is_range else None
+        self.generic_visit(node)
+        self._range = outer
+        if isinstance(node.target, nodes.Name):
+            node.body.insert(0, _turn(loop, node.target))
+        return [node, nodes.Output([_call_node("mark_turn", [loop])], lineno=node.lineno)]
+
+    def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
+        if self._range is None or not isinstance(node.target, nodes.Name):
+            return [node]
+        return [node, _turn(self._range, node.target)]
+
+    def _skip(self, node: nodes.Node) -> nodes.Node:
+        return node
+
+    visit_AssignBlock = visit_Macro = visit_CallBlock = visit_FilterBlock = _skip  # noqa: N815
+
+
+def _turn(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
+    """Return the statement that marks the item `target` of a loop."""
+    return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 
 def _call_node(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:

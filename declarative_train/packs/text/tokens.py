@@ -47,7 +47,8 @@ class TokensField(Field):
     template: Literal[True] | Annotated[str, Key(min_length=1)] | None = None
     """Chat template (Jinja) for dialogues: a file, or the template itself; left out: the tokenizer's own. `true`: use
     the tokenizer's own also where `column` is text, which is then the assistant's answer to `prompt`. What the
-    assistant says is the text in `{% generation %}`; in a template without it, the text that an answer adds."""
+    assistant says is the text in `{% generation %}`; in a template without it, the text that its loop over the
+    messages writes for an answer, without the prompt for one."""
     tokenizer: Annotated[str, Key(min_length=1)]
     """Tokenizer: `bytes` (256 tokens, the bytes of the UTF-8 text), a file `tokenizer.json` of Hugging Face's
     `tokenizers`, a `tokenizer.model` of sentencepiece (extra `sentencepiece`), or the folder of a model with one of

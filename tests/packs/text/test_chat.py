@@ -201,8 +201,21 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{% for m in messages %}{{ m.content }}{% if loop.last %}END{% endif %}{% endfor %}", "in another way"),
-        (PLAIN_CHATML.replace("assistant\\n' }}{%- endif", "other\\n' }}{%- endif"), "in another way"),
+        (PLAIN_CHATML.replace("assistant\\n' }}{%- endif", "other\\n' }}{%- endif"), "message 2 begins with"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", "message 1 is not in the text"),
+        (
+            "{% for i in range(0, 2, 2) %}{% set q = messages[i] %}{% set a = messages[i + 1] %}"
+            "{{ q.content ~ a.content }}{% endfor %}",
+            "message 1 is not in the text",
+        ),
+        (
+            "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x ~ m.content %}{% endfor %}{{ n.x }}",
+            "which text of the dialogue",
+        ),
+        (
+            "{% macro say(all) %}{% for m in all %}{{ m.content }}{% endfor %}{% endmacro %}{{ say(messages) }}",
+            "which text of the dialogue",
+        ),
         ("{{ raise_exception('no such role') }}", "the template says: no such role"),
         ("{{ messages[9].content.x }}", "the template fails: list object has no element 9"),
         ("{% for m in messages %}", "it is not a Jinja template"),
@@ -240,6 +253,61 @@ def test_a_template_that_is_wrong_or_hostile_is_told_at_once(folder: Path, templ
         chat.write(template, DIALOGUES[1], tokenizer(str(folder)))
     assert says in str(found.value)
     assert time.thread_time() - begun < 3
+
+
+TURNS = [say for turn in (("Hi", "One"), ("Why", "Two")) for say in zip(("user", "assistant"), turn, strict=True)]
+THOUGHTS = (  # the last answer has a thought, as of Qwen3; so a dialogue up to an answer has other text than the whole
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}"
+    "{%- if m.role == 'assistant' and loop.last %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}"
+    "{{- m.content + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+)
+END = (  # an end after the loop, as of Phi-3, and another within it, as of gpt-oss
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '<return>' if loop.last else '<end>' }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% else %}{{ eos_token }}{% endif %}"
+)
+ASKED = (  # the question writes the prompt, as of DeepSeek
+    "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}<A>{% else %}<end>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role != 'user' %}<A>{% endif %}"
+)
+BY_NUMBER = (
+    "{% for i in range(messages | length) %}{% set m = messages[i] %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (THOUGHTS, ["One<|im_end|>\n", "\n</think>\n\nTwo<|im_end|>\n"]),
+        (END, ["One<end>", "Two<return>", "</s>"]),
+        (ASKED, ["One<end>", "Two<end>"]),
+        (BY_NUMBER, ["One", "Two"]),
+        ("{% for m in messages %}{{ m.content }}{% if loop.last %}!{% endif %}{% endfor %}", ["One", "Two!"]),
+    ],
+    ids=["thoughts", "end", "asked", "by number", "no prompt"],
+)
+def test_answers_are_found_by_the_loops_of_a_template(folder: Path, template: str, wanted: list[str]) -> None:
+    given = [{"role": role, "content": content} for role, content in TURNS]
+    written = chat.write(template, given, tokenizer(str(folder)))
+    assert [written.text[begin:end] for begin, end in written.spans] == wanted
+
+
+def test_a_result_of_a_tool_within_an_answer_is_not_learnt(folder: Path) -> None:
+    template = (  # as of Gemma 4
+        "{% for m in messages %}{% if m.role != 'tool' %}<{{ m.role }}>{% for c in m.calls %}({{ c }})"
+        "{% for k in range(loop.index0 + 2, loop.index0 + 3) %}{% set t = messages[k] %}={{ t.content }}{% endfor %}"
+        ".{% endfor %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    given = [
+        {"role": "user", "content": "Sum?"},
+        {"role": "assistant", "content": "", "calls": ["1+1"]},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "Two"},
+    ]
+    written = chat.write(template, given, tokenizer(str(folder)))
+    assert written.text == "<user>Sum?<assistant>(1+1)=2.<assistant>Two"
+    assert [written.text[begin:end] for begin, end in written.spans] == ["(1+1)", ".", "Two"]
 
 
 @pytest.mark.parametrize("pack", [None, "best_fit", "sequential"])

@@ -7,6 +7,7 @@ The templates are read from the installed package, whose trainers are not import
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,29 @@ def theirs(library: Any, template: str, dialogue: list[dict[str, Any]], tools: l
 
 
 OPENINGS = {  # of an answer: TRL trains them, and here they are of the prompt, which the template ends with them
-    "gptoss": "<|start|>assistant",
-    "muse_glimmer": "<|start|>assistant",
+    "deepseek_r1_distill": "<\uff5cAssistant\uff5c>|<\uff5ctool\u2581outputs\u2581end\uff5c>",
+    "deepseekv3": "<\uff5cAssistant\uff5c>",
+    "gptoss": re.escape("<|start|>assistant"),
+    "muse_glimmer": re.escape("<|start|>assistant"),
+    "nemotron_3_5_lightning": "<think>\n?",
+    "nemotron_3_nano": "<think>\n?",
+    "nemotron_3_super": "<think>\n?",
+    "nemotron_3_ultra": "<think>\n?",
     "qwen2_5": "\n",
     "qwen3_5_nothink": "<think>\n\n</think>\n\n",
     "qwen3_5_think": "<think>\n",
     "qwen3_6": "<think>\n",
     "qwen3_8": "<think>\n",
 }
-OTHER_TEXT = {"glm4moe"}  # TRL's version of it writes another text
+OTHER_TEXT = {  # TRL's version of it writes another text, of dialogues with several answers
+    "glm4moe",
+    "qwen3",
+    "qwen3_5_nothink",
+    "qwen3_5_think",
+    "qwen3_6",
+}
 MORE = {("diffusion_gemma", "tools")}  # an answer follows a call without a turn of its own: what is between is learnt
-REFUSED = ("deepseek", "nemotron")  # written in another way at the end of a dialogue than within it
+SILENT = {"idefics3", "smolvlm"}  # they write no content that is a string, so that transformers loses it
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,7 @@ def test_a_template_gives_the_tokens_of_transformers_and_the_masks_of_trl(folder
         found = ours(folder, plain.read_text(), dialogue, tools)
         wanted = theirs(library, plain.read_text(), dialogue, tools)
         if found is None:
-            assert wanted is None or kind != "single" or name.startswith(REFUSED)
+            assert wanted is None or name in SILENT
         else:
             assert wanted is not None
             assert found[0] == wanted[0]
@@ -130,15 +143,17 @@ def test_a_template_gives_the_tokens_of_transformers_and_the_masks_of_trl(folder
             continue
         trained = theirs(library, marked.read_text(), dialogue, tools)
         assert ours(folder, marked.read_text(), dialogue, tools) == trained
-        if found is None or trained is None or name in OTHER_TEXT or (name, kind) in MORE:
+        if found is None or trained is None or (name, kind) in MORE:
             continue
-        assert found[0] == trained[0]
+        if found[0] != trained[0]:
+            assert name in OTHER_TEXT
+            continue
         assert all(theirs_too or not own for own, theirs_too in zip(found[1], trained[1], strict=True))
         rest = [
             token for token, own, other in zip(found[0], *(f[1] for f in (found, trained)), strict=True) if other > own
         ]
         answers = sum(message["role"] == "assistant" for message in dialogue)
-        assert library.decode(rest) == OPENINGS.get(name, "") * answers
+        assert re.fullmatch(f"({OPENINGS.get(name, '')}){{{answers}}}", library.decode(rest))
 
 
 def test_the_quick_templates_are_there() -> None:
