@@ -42,6 +42,8 @@ class TokensField(Field):
     """Column of texts, or of lists of messages."""
     prompt: Annotated[str, Key(min_length=1)] | None = None
     """Column of texts, or of lists of messages, that come before those of `column` and are not to be predicted."""
+    context: Annotated[str, Key(min_length=1)] | None = None
+    """Column of texts that complete those of `prompt` (`input` of Alpaca): added after an empty line, if not empty."""
     tools: Annotated[str, Key(min_length=1)] | None = None
     """Column of the tools that a dialogue may call: lists of JSON schemas, which the chat template writes."""
     template: Literal[True] | Annotated[str, Key(min_length=1)] | None = None
@@ -49,6 +51,9 @@ class TokensField(Field):
     the tokenizer's own also where `column` is text, which is then the assistant's answer to `prompt`. What the
     assistant says is the text in `{% generation %}`; in a template without it, the text that its loop over the
     messages writes for an answer, without the prompt for one."""
+    answers: Literal["all", "last"] = "all"
+    """Answers of a dialogue to be predicted: all, except those whose messages are marked; or the last one, as for
+    preferences, whose dialogues differ in it."""
     tokenizer: Annotated[str, Key(min_length=1)]
     """Tokenizer: `bytes` (256 tokens, the bytes of the UTF-8 text), a file `tokenizer.json` of Hugging Face's
     `tokenizers`, a `tokenizer.model` of sentencepiece (extra `sentencepiece`), or the folder of a model with one of
@@ -79,8 +84,8 @@ class TokensField(Field):
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Names of columns by the key that names them (`column`, `prompt`, `tools`)."""
-        named = {"column": self.column, "prompt": self.prompt, "tools": self.tools}
+        """Names of columns by the key that names them."""
+        named = {key: getattr(self, key) for key in ("column", "prompt", "context", "tools")}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
@@ -125,7 +130,7 @@ class TokensField(Field):
         return message, "set `tools: tools`"
 
     def needs_value(self, column: Column) -> bool:
-        return column.name != self.tools and column.dtype == "object"
+        return column.name not in (self.tools, self.context) and column.dtype == "object"
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         for key, place in self._places.items():
@@ -134,10 +139,16 @@ class TokensField(Field):
                 holds = "files" if column.dtype == "bytes" else column.dtype
                 made = "tools are lists of JSON schemas" if key == "tools" else "tokens are made of text"
                 return ShapeError(f"`{column.name}` holds {holds}, and {made}", field=key)
+        if self.context is not None:
+            texts = [columns[self._places[key]].dtype for key in ("prompt", "context") if key in self._places]
+            if texts != ["object"] * 2:
+                return ShapeError("`context` is text, and completes a `prompt` that is text", field="context")
         try:
             found = tokenizer(self.tokenizer)
         except TokenizerError as error:
             return ShapeError(str(error), field="tokenizer", help=error.help)
+        if self.answers == "last" and not self.is_chat(columns):
+            return ShapeError("only a dialogue has several answers", field="answers", help="remove `answers`")
         if self.is_chat(columns):
             try:
                 template = chat.compile_template(chat.template_text(self.template, found))
@@ -240,7 +251,8 @@ class TokensField(Field):
 
     def missing_key(self, value: Any) -> str | None:
         """Return the first key whose column has no text in this row; None if all that are needed are there."""
-        return next((key for key, each in self._by_key(value).items() if each is None and key != "tools"), None)
+        given = self._by_key(value)
+        return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
     def _by_key(self, value: Any) -> dict[str, Any]:
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
@@ -252,6 +264,8 @@ class TokensField(Field):
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
         given = self._by_key(value)
         text, prompt = given["column"], given.get("prompt")
+        if given.get("context"):
+            prompt += f"\n\n{given['context']}"
         trained: list[bool] | None = None
         written = chat.RenderedChat("", ())
         try:
@@ -276,7 +290,8 @@ class TokensField(Field):
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)
-        return chat.write(template, given, found, len(before), chat.tools(tools))
+        num_given = len(given) - 1 if self.answers == "last" else len(before)
+        return chat.write(template, given, found, num_given, chat.tools(tools))
 
     def encode_after_prompt(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
         """Encode prompt and text as one text. Return its tokens, and for each whether it is part of `text`, which is to
@@ -319,7 +334,12 @@ class TokensField(Field):
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
             found += [self.prompt, self.template and chat.template_text(self.template, tokenizer(self.tokenizer))]
-        return found if self.tools is None else [*found, "tools", self.tools]
+        rest = {
+            "tools": self.tools,
+            "context": self.context,
+            "answers": self.answers if self.answers != "all" else None,
+        }
+        return [*found, *(part for pair in rest.items() if pair[1] is not None for part in pair)]
 
 
 class _TokenizerTally(Tally):

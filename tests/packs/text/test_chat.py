@@ -198,6 +198,29 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
     assert trained[-1]
 
 
+def test_three_columns_of_alpaca(folder: Path) -> None:
+    each = field(folder, column="output", prompt="instruction", context="input", template=True)
+    columns = [Column(name, "object") for name in ("output", "instruction", "input")]
+    found = tokenizer(str(folder))
+    for context, asked in (("4 and 5", "Add.\n\n4 and 5"), ("", "Add."), (None, "Add.")):
+        tokens, trained, _ = each.encode(("9", "Add.", context), columns, 0, found)
+        written = chat.write(CHATML, [{"role": "user", "content": asked}, {"role": "assistant", "content": "9"}], found)
+        assert (list(tokens), list(trained or ())) == chat.tokens(written, found)
+    assert each.missing_key(("9", None, "x")) == "prompt"
+    assert not each.needs_value(columns[2])
+    lone = field(folder, column="output", context="input").check([columns[0], columns[2]])
+    assert lone is not None
+    assert lone.field == "context"
+
+
+def test_the_last_answer_alone_is_learnt(folder: Path) -> None:
+    assert learnt(field(folder, answers="last"), DIALOGUES[0]) == 'Hello <there> & "you"<|im_end|>'
+    assert learnt(field(folder, answers="last", template=PLAIN_CHATML), DIALOGUES[0]).startswith("Hello <there>")
+    refused = field(folder, answers="last").check([Column("messages", "object")])
+    assert refused is not None
+    assert refused.field == "answers"
+
+
 @pytest.mark.parametrize(
     ("template", "says"),
     [
