@@ -25,6 +25,7 @@ from declarative_train.app.main import all_commands, command_module, main
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.run.event import EvaluationDone
 from declarative_train.run.sinks.jsonl import read_events
+from tests import shown_outputs
 from tests.linted import dtrain
 from tests.started import finish, start
 
@@ -263,6 +264,11 @@ def test_a_mistake_in_a_document_looks_as_shown(
         page.write_text(page.read_text().replace(match[0], match[0][: -len(match["shown"] + "```")] + text + "```"))
         return
     assert match["shown"] == text
+
+
+@pytest.mark.long
+def test_the_page_of_myths_shows_what_the_commands_print() -> None:
+    assert shown_outputs.main(["--check", "myths.md"]) == 0, "run `python -m tests.shown_outputs`"
 
 
 def test_the_mistake_of_the_first_page_looks_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from declarative_train.tools.fits.changes import axes_of
 from declarative_train.tools.fits.command import number
 from declarative_train.tools.fits.source import find_gpu
 from declarative_train.tools.fits.target import target_of_folder
-from tests import fits_page
+from tests import shown_outputs
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")
@@ -222,7 +222,7 @@ def test_numbers_have_letters() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_page_shows_what_the_commands_print() -> None:
-    assert fits_page.main(["--check"]) == 0, "run `python -m tests.fits_page`"
+    assert shown_outputs.main(["--check", "fits.md"]) == 0, "run `python -m tests.shown_outputs`"
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, report
 from declarative_train.app.printing import print_error, print_text
@@ -16,13 +17,17 @@ from declarative_train.core.names import EVENTS
 from declarative_train.run.event import EpochDone, RunEnded, StepDone
 from declarative_train.run.sinks.jsonl import read_events
 
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, metavar="RECIPE|RUN_DIR")
     parser.add_argument(
         "--values",
         action="store_true",
-        help="show the first rows in the file and as the model gets them; for a run: one row up to its prediction",
+        help="show the first rows in the file and as the model gets them, then outputs, loss and gradients on each "
+        "rank; for a run: one row up to its prediction",
     )
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
@@ -40,11 +45,26 @@ def run(args: argparse.Namespace) -> int:
     if compiled.plan is None:
         return 1
     if args.values:
-        from declarative_train.app.views.values import first_rows
-
-        print_text(first_rows(compiled.plan.data, terminal_width()))
-        return 0
+        return trace_step(compiled.plan)
     print_text(flow(compiled.plan, terminal_width()))
+    return 0
+
+
+def trace_step(plan: Plan) -> int:
+    """Print the first rows, then the numbers of the first step on each rank; return the exit code."""
+    from declarative_train.app.views.rank_values import first_step
+    from declarative_train.app.views.values import first_rows
+    from declarative_train.data.field_reader import BadSampleError
+    from declarative_train.data.spec import DataError
+    from declarative_train.engine.failures import RunFailure
+    from declarative_train.files.paths import SourceError
+
+    try:
+        print_text(first_rows(plan.data, terminal_width()), end="\n\n")
+        print_text(first_step(plan, terminal_width()))
+    except (RunFailure, DataError, SourceError, BadSampleError) as error:
+        print_error(str(error))
+        return 3
     return 0
 
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from declarative_train.app.views.data_flow import holder
 from declarative_train.app.views.graph import kind
-from declarative_train.app.views.table import table
+from declarative_train.app.views.rank_values import part_places
+from declarative_train.app.views.table import fit_lines, table
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.amounts import format_count
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.split_rows import TRAINING
-from declarative_train.plan.plan import TermPlan
+from declarative_train.graph.graph import Node
+from declarative_train.plan.plan import Plan, TermPlan
 
 if TYPE_CHECKING:
     from declarative_train.inference.trained import Trained
@@ -61,16 +64,75 @@ def trace_values(trained: Trained, width: int | None) -> str:
     ]
     with torch.no_grad():
         found = dict(zip(network.outputs, (each[0].float().numpy() for each in network.module(*given)), strict=True))
-    rows = [(node.name, kind(node), _shape(found[node.name]), numbers(found[node.name])) for node in nodes]
+    header: tuple[str, ...] = ("node", "type", "shape", "gives")
+    rows: list[tuple[str, ...]] = [
+        (node.name, kind(node), _shape(found[node.name]), numbers(found[node.name])) for node in nodes
+    ]
+    if plan.layout.num_devices > 1:  # how an evaluation of the run computes them
+        header = (*header, "where")
+        rows = [(*row, _where(plan, node)) for row, node in zip(rows, nodes, strict=True)]
     values = made | found
-    return "\n\n".join(
-        [
-            f"one row through {trained.name}:\nthe first of {name}, {_place(chosen, 0)}",
-            _fields_table(list(_field_rows(plan.data, chosen, 0, made)), width),
-            table(("node", "type", "shape", "gives"), rows, width=width),
-            "\n".join(_predictions(trained, values)),
-        ]
+    parts = [
+        f"one row through {trained.name}:\nthe first of {name}, {_place(chosen, 0)}",
+        _fields_table(list(_field_rows(plan.data, chosen, 0, made)), width),
+        table(header, rows, width=width),
+        "\n".join(_predictions(trained, values)),
+    ]
+    if plan.batch.data_parallel_size > 1 and not plan.layout.scatters:
+        parts += _divided(trained, chosen, width)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _where(plan: Plan, node: Node) -> str:
+    """Return the devices of a run that compute a node: of a block, those of its parts."""
+    pipeline = plan.layout.pipeline
+    if plan.layout.scatters:
+        return "device 0"
+    if any(each.name == node.name for each in plan.batch_graph.nodes):
+        return "every rank"
+    if pipeline is None or any(node.name in names for names in pipeline.stages):
+        return holder(plan, node)
+    stages = [
+        index for index, names in enumerate(pipeline.stages) if any(each.startswith(f"{node.name}.") for each in names)
+    ]
+    return f"stages {stages[0]} .. {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}"
+
+
+def _divided(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
+    """Return how an evaluation divides rows over ranks and combines what they give, for the first rows."""
+    import torch
+
+    plan = trained.plan
+    terms = [term for term in plan.objective.terms if term.target is not None]
+    places = part_places(plan)
+    count = min(2 * len(places), chosen.num_samples)
+    if not terms or not count:
+        return []
+    made = chosen.gather(np.arange(count))
+    outputs = list(
+        dict.fromkeys(name for term in terms for name in (term.input, term.target) if name and name not in made)
     )
+    network = trained.network(outputs, keep_quantized=True)
+    given = [
+        torch.from_numpy(np.ascontiguousarray(made[field])).to(getattr(torch, network.graph.inputs[field].dtype))
+        for field in network.inputs
+    ]
+    per = -(-count // len(places))
+    with torch.no_grad():
+        slices = [network.module(*(each[at : at + per] for each in given)) for at in range(0, count, per)]
+    joined = (torch.cat(parts).float().numpy() for parts in zip(*slices, strict=True))
+    values = made | dict(zip(network.outputs, joined, strict=True))
+    rows = [
+        (places[row // per], str(row + 1), numbers(values[term.input][row]),
+         _prediction(trained, term, values[term.input][row], values[term.target or ""][row]))
+        for term in terms[:1]
+        for row in range(count)
+    ]  # fmt: skip
+    title = "an evaluation divides rows over the ranks and combines what they give, in the order of the rows"
+    return [
+        fit_lines(title, width),
+        table(("where", "row", terms[0].input, "prediction"), rows, right=(1,), width=width),
+    ]
 
 
 def _place(chosen: PreparedSet, sample: int) -> str:
