@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
-CutKind = Literal["columns", "rows", "heads", "vocabulary", "gathered", "features", "tokens"]
+CutKind = Literal["columns", "rows", "heads", "vocabulary", "gathered", "hidden", "features", "tokens"]
 """How a layer is divided over ranks.
 
 columns     each rank computes a part of the output features, from the whole input
@@ -15,6 +15,7 @@ rows        each rank reads a part of the input features; the outputs of all ran
 heads       each rank computes some heads of attention, from the whole input; the outputs are summed
 vocabulary  each rank holds the rows of some words: an embedding sums the outputs, a head gives the scores of its
             words to a loss that adds up over the ranks
+hidden      each rank computes some hidden features of each expert; the outputs are summed
 gathered    as columns, but the output is gathered: a head whose scores are read whole
 tokens      the output of a position depends on the input at this position only, so each rank computes its positions
 features    an output element depends on the same feature of the inputs only, so each rank computes its features

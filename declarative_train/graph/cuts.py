@@ -1,9 +1,10 @@
 """Division of a graph's layers over the ranks of the `tensor` axis, derived from the graph alone.
 
-Attention is divided by heads, an embedding by its rows. A pair of linear layers is divided as one *region*, as in
-Shoeybi et al., Megatron-LM, 2019: the first ones (columns) compute parts of the features, every node between them works
-on each feature separately, and the last ones (rows) sum the results. All edges outside a region are whole on every
-rank. A region does not leave a pipeline stage, nor a block that is called from several places.
+Attention is divided by heads, an embedding by its rows, experts by their hidden features. A pair of linear layers is
+divided as one *region*, as in Shoeybi et al., Megatron-LM, 2019: the first ones (columns) compute parts of the
+features, every node between them works on each feature separately, and the last ones (rows) sum the results. All edges
+outside a region are whole on every rank. A region does not leave a pipeline stage, nor a block that is called from
+several places.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class _Deriver:
 
     def _cut(self, node: Node) -> dict[str, LayerCut | str]:
         """Return the division of a layer, and of the region that begins with it; {} for a layer without parameters."""
-        for kind in ("heads", "vocabulary"):
+        for kind in ("heads", "vocabulary", "hidden"):
             cut = self._cut_as(node, kind)
             if cut is not None:
                 return {node.name: cut}
@@ -302,6 +303,7 @@ _ROLES: dict[str, Role] = {
     "gathered": "enters",
     "rows": "leaves",
     "heads": "encloses",
+    "hidden": "other",
 }
 
 

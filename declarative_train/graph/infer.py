@@ -18,6 +18,7 @@ from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.expressions.dtypes import fill_num_classes
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
+from declarative_train.components.layers.moe import Moe
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
@@ -59,7 +60,7 @@ class NodeFact:
     layer. `shape`: that of its first input."""
 
     path: str
-    kind: Literal["random", "mixes_samples", "plugin"]
+    kind: Literal["random", "mixes_samples", "statistics", "plugin"]
     span: Span
     layer: Layer | None = None
     field_spans: Mapping[str, Span] = field(default_factory=dict)
@@ -266,10 +267,11 @@ class Inference:
         return self._probes[key]
 
     def _note(self, node: LayerNode, habits: Habits | None, specs: Specs) -> None:
-        kinds: dict[Literal["random", "mixes_samples", "plugin"], bool] = {
+        kinds: dict[Literal["random", "mixes_samples", "statistics", "plugin"], bool] = {
             "plugin": habits is not None,
             "random": node.layer.is_random if habits is None else habits.draws is not False,
             "mixes_samples": node.layer.mixes_samples,
+            "statistics": isinstance(node.layer, Moe) and node.layer.bias_rate is not None,
         }
         shape = next((spec.shape for spec in specs.values()), ())
         for kind, holds in kinds.items():

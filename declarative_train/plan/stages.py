@@ -192,7 +192,7 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
     """Report what pipeline stages cannot share, and nodes that a schedule with a split backward cannot run."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
-    special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "plugin")]
+    special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]
     for node in opened.nodes:
         if node.kind == "reuse" and node.target is not None:
             here, there, target = place[node.name], place[node.target], node.target

@@ -104,6 +104,16 @@ CASES: dict[str, list[Case]] = {
     "max_pool1d": [({"kernel_size": 2}, {"x": SIGNAL})],
     "max_pool2d": [({"kernel_size": 3, "stride": 2, "padding": 1}, {"x": IMAGE})],
     "max_pool3d": [({"kernel_size": 2, "dilation": 2}, {"x": VOLUME})],
+    "moe": [
+        ({"experts": 4, "top_k": 2, "hidden": 5}, {"x": SEQUENCE, "mask": KEEP}),
+        ({"experts": 3, "top_k": 1, "hidden": 5, "activation": "gelu_tanh"}, {"x": GRID, "balance": TensorSpec(())}),
+        (
+            {"experts": 8, "top_k": 3, "hidden": 8, "scores": "sigmoid", "groups": 4, "top_groups": 2, "bias_rate": 0.1}
+            | {"scale": 2.5},
+            {"x": SEQUENCE},
+        ),
+        ({"experts": 4, "top_k": 4, "hidden": 5, "normalize": False}, {"x": VECTOR}),
+    ],
     "multiply": [({}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "one_hot": [({}, {"x": TOKENS})],
     "parameter": [

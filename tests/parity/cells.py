@@ -353,6 +353,30 @@ model:
     + LOSS
 )
 
+# mixtures of experts: their balance losses, one behind the other, and a bias that moves after each step
+MOE = """
+model:
+  blocks:
+    block:
+      inputs: {{x: required, balance: optional}}
+      graph:
+        norm: {{type: rms_norm}}
+        moe: {{type: moe, experts: 8, top_k: 2, hidden: 6, scores: sigmoid, bias_rate: 0.1, groups: 4, top_groups: 2,
+              inputs: {{x: norm, balance: balance}}}}
+        out: x + moe
+      outputs: {{out: out, balance: moe.balance}}
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    first: {{type: moe, experts: 4, top_k: 2, hidden: 6, inputs: {{x: embed, mask: valid}}}}
+    valid: tokens != 5
+    layers: {{type: block, repeat: 8, inputs: {{x: first, balance: first.balance}}}}
+    logits: {{type: linear, out_features: 11, input: layers.out}}
+objective:
+  losses:
+    next: {{type: cross_entropy, input: logits, target: next, ignore_index: 0}}
+    balance: {{type: mean, input: layers.balance, weight: 0.05}}
+"""
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -387,6 +411,7 @@ MODELS = {
     "shared": SHARED,
     "packed": PACKED,
     "divided": DIVIDED,
+    "moe": MOE,
 }
 MIXING = ("mixes", "contrast")
 
@@ -570,6 +595,12 @@ def cells() -> tuple[Cell, ...]:
     found += [Cell(*each, 2, "masked", model) for model in ("chunked", "packed") for each in both]
     both = [sequence(each) for each in both]
     found += [Cell(*each, 2, "masked", model) for model in ("skip", "terms", "packed") for each in both]
+    # experts, with a bias that is moved by the whole batch
+    staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
+    found += [Cell(*each, 2, "masked", "moe") for each in (*NOT_IN_STAGES, HYBRID, *staged, tensor(2))]
+    checkpointing = "  activation_checkpointing: blocks"
+    for each in (DDP, pipeline("zbv", 2)):
+        found.append(Cell(*each, 2, "masked", "moe", training=checkpointing, options="checkpointing blocks"))
     # texts in one row that do not see each other
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "packed") for each in (*NOT_IN_STAGES, HYBRID, *staged)]
@@ -634,5 +665,6 @@ def short_cells() -> tuple[Cell, ...]:
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
     kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0])
     divided = [cell for cell in divided if cell.way in kept_ways]
-    more = mixing + divided + single + lora + chunked + shared + leading + drawn + packed
+    moe = [cell for cell in cells() if cell.model == "moe" and cell.way == DDP[0] and not cell.options]
+    more = mixing + moe + divided + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from declarative_train import recipe as recipe_room
+from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.components.layers.sample_groups import SampleGroups, attach
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
@@ -135,8 +136,17 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
             graded = {name: item.grad for name, item in model.named_parameters() if item.grad is not None}
             gradients.append({name: gradient.numpy().copy() for name, gradient in graded.items()})
             optimizer.step()
+            move_biases(model)
             samples.append(tuple(ids.tolist()))
         return gradients, samples
+
+
+def move_biases(model: torch.nn.Module) -> None:
+    """Move the biases of experts by what the whole batch chose."""
+    for module in model.modules():
+        if isinstance(module, MoeModule) and module.bias is not None:
+            counts = module.take_pending()
+            module.bias += 0.1 * torch.sign(counts.mean() - counts)
 
 
 def one_by_one(model: torch.nn.Module, plan: Plan, rows: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -189,6 +199,8 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     loss = F.cross_entropy(logits, target, ignore_index=0, label_smoothing=smoothing)
     if cell.model == "terms":
         loss = loss + 0.3 * values["size"][values["next"] != 0].mean() + 0.1 * values["flat"].mean()
+    if cell.model == "moe":
+        loss = loss + 0.05 * values["layers.balance"].mean()
     return loss
 
 

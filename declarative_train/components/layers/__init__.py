@@ -63,6 +63,7 @@ LAYERS: Registry[Layer] = Registry(
         "max_pool2d": "pool.MaxPool2d",
         "max_pool3d": "pool.MaxPool3d",
         "mish": "activations.Mish",
+        "moe": "moe.Moe",
         "multiply": "combining.Multiply",
         "one_hot": "embedding.OneHot",
         "parameter": "sequences.ParameterLayer",

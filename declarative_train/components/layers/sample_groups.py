@@ -192,5 +192,7 @@ def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = 
     if not modules:
         return
     pending = [module.take_pending() for module in modules]
-    total = ranks.sum(torch.cat(pending))
-    modules[0].fold(modules, torch.split(total, [len(vector) for vector in pending]), finite)
+    total = torch.split(ranks.sum(torch.cat(pending)), [len(vector) for vector in pending])
+    for kind in dict.fromkeys(module.fold for module in modules):
+        own = [at for at, module in enumerate(modules) if module.fold is kind]
+        kind([modules[at] for at in own], [total[at] for at in own], finite)

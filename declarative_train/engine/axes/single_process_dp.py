@@ -53,6 +53,7 @@ def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunne
         statistics = take_statistics()
         if statistics is not None:
             end_step(held.model, statistics, finite)
+            replicas.copy_statistics()
         else:
             runner.finish(finite)
 
@@ -93,6 +94,17 @@ class Replicas:
         """Finish a forward and its backward."""
         for groups in self.groups:
             groups.end()
+
+    def copy_statistics(self) -> None:
+        """Copy statistics that training reads from the first replica to the others."""
+        own, *others = (
+            [part for part in module.modules() if getattr(part, "trains_with_statistics", False)]
+            for module in self.modules
+        )
+        for parts in others:
+            for target, source in zip(parts, own, strict=True):
+                for buffer, value in zip(target.buffers(), source.buffers(), strict=True):
+                    buffer.copy_(value)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         slices = self._scatter(inputs)

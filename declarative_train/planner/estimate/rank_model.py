@@ -93,6 +93,8 @@ class _Divider:
             kv_heads = int(str(component.get("kv_heads") or heads))
             sizes = {"heads": heads // size, "kv_heads": kv_heads // size}
             return {**component, **sizes, "head_width": component.get("head_width") or width // heads}
+        if kind == "hidden":
+            return {**component, "hidden": int(str(component["hidden"])) // size}
         if component["type"] == "embedding":
             return {**component, "num_embeddings": int(str(component["num_embeddings"])) // size, "padding_idx": None}
         if kind == "rows":
@@ -108,4 +110,8 @@ class _Divider:
             return Sums((written,))
         if kind == "heads":
             return Sums((written,), (read,) * (2 if "context" in node.inputs else 1))
+        if kind == "hidden":  # the weights of the chosen experts too
+            assert node.component is not None
+            width = known[next(iter(node.inputs.values()))].shape[-1]
+            return Sums((written,), (read, read // width * int(str(node.component["top_k"]))))
         return Sums((written,) if kind == "gathered" else (), (read,))

@@ -1,0 +1,189 @@
+"""Mixture of experts without dropped positions: rows are sorted by expert, and multiplied group by group.
+
+B batch, T positions of a sample, N = B * T positions, D width, E experts, K of them for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.grouped import multiply_groups, permute_rows, repeat_rows
+from declarative_train.components.layers.sample_groups import SampleGroups
+
+_TINY = 1e-20  # sigmoids of all chosen experts may be 0
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+class Routing(NamedTuple):
+    """Choice of experts: `top_k` of `num_experts`, from `top_groups` of `num_groups` groups."""
+
+    num_experts: int
+    top_k: int
+    is_sigmoid: bool
+    normalizes: bool
+    scale: float
+    num_groups: int
+    top_groups: int
+    bias_rate: float | None
+
+
+class MoeModule(nn.Module):
+    """x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> (B, ..., D), (B,).
+
+    With `bias_rate` it counts the positions of each expert over the real rows of a step; `fold` then moves the bias, as
+    running statistics are moved (`sample_groups.py`).
+    """
+
+    trains_with_statistics = True  # a batch norm only evaluates with its own
+
+    def __init__(self, width: int, hidden: int, activation: str, routing: Routing, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.routing = routing
+        self.router = nn.Linear(width, routing.num_experts, bias=False, dtype=dtype)
+        self.experts = ExpertsModule(routing.num_experts, width, hidden, activation, dtype)
+        self.ranks: TensorRanks | None = None
+        self.pending: Tensor | None = None
+        self.bias: Tensor | None
+        if routing.bias_rate is None:
+            self.bias = None
+        else:
+            self.register_buffer("bias", torch.zeros(routing.num_experts, dtype=dtype))
+            self.over, self.groups = None, SampleGroups()  # so it is one of `MixesSamples`
+
+    def reset_buffers(self) -> None:
+        """Write the start values of the buffers, after `to_empty`."""
+        if self.bias is not None:
+            self.bias.zero_()
+        self.pending = None
+
+    def divide(self, ranks: TensorRanks) -> None:
+        """Compute a part of the hidden features of each expert; the caller replaces the parameters."""
+        self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, balance: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        flat_ND, K = x.reshape(-1, x.shape[-1]), self.routing.top_k
+        scores_NE = self._scores(flat_ND)
+        chosen_NK = self._choose(scores_NE)
+        weights_NK = self._weights(scores_NE, chosen_NK)
+        used_NE = torch.zeros_like(scores_NE).scatter_(1, chosen_NK, 1.0)  # no gradient
+        own = self._balance(scores_NE, used_NE, mask, len(x))
+        self._count(used_NE, mask, len(x))
+
+        experts, order = chosen_NK.flatten().sort(stable=True)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        numbers = torch.arange(self.routing.num_experts, device=order.device)
+        ends = torch.searchsorted(experts, numbers, right=True).to(torch.int32)
+        if self.ranks is not None:  # of one part of the features each
+            flat_ND, weights_NK = self.ranks.enter(flat_ND), self.ranks.enter(weights_NK)
+        rows = repeat_rows(flat_ND, order, back, K)
+        y_NKD = permute_rows(self.experts(rows, ends), back, order).view(-1, K, flat_ND.shape[-1])
+        y = (y_NKD * weights_NK.to(y_NKD.dtype).unsqueeze(-1)).sum(1).view_as(x)
+        if self.ranks is not None:
+            y = self.ranks.add(y)
+        own = own.to(x.dtype)
+        return y, own if balance is None else balance + own
+
+    def _scores(self, flat_ND: Tensor) -> Tensor:
+        """Return the scores (N, E), in float32 at least: a rounded score is another choice."""
+        dtype = torch.promote_types(flat_ND.dtype, torch.float32)
+        is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
+        with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
+            logits_NE = F.linear(flat_ND.to(dtype), self.router.weight.to(dtype))
+        return logits_NE.sigmoid() if self.routing.is_sigmoid else logits_NE.softmax(-1)
+
+    @torch.no_grad()
+    def _choose(self, scores_NE: Tensor) -> Tensor:
+        """Return the numbers of the chosen experts (N, K)."""
+        routing = self.routing
+        for_choice = scores_NE if self.bias is None else scores_NE + self.bias
+        if routing.top_groups < routing.num_groups:
+            by_group = for_choice.view(len(for_choice), routing.num_groups, -1)
+            best = by_group.topk(2, -1).values.sum(-1).topk(routing.top_groups, -1).indices
+            is_open = torch.zeros_like(by_group[..., 0]).scatter_(1, best, 1.0).unsqueeze(-1) > 0
+            for_choice = by_group.masked_fill(~is_open, float("-inf")).flatten(1)
+        return for_choice.topk(routing.top_k, -1).indices
+
+    def _weights(self, scores_NE: Tensor, chosen_NK: Tensor) -> Tensor:
+        weights_NK = scores_NE.gather(1, chosen_NK)
+        if self.routing.normalizes:
+            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + _TINY)
+        return weights_NK if self.routing.scale == 1.0 else weights_NK * self.routing.scale
+
+    def _balance(self, scores_NE: Tensor, used_NE: Tensor, mask: Tensor | None, B: int) -> Tensor:
+        """Return the balance loss of each sample (B,)."""
+        if self.routing.is_sigmoid:
+            scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
+        E, K = self.routing.num_experts, self.routing.top_k
+        scores_BTE, used_BTE = scores_NE.view(B, -1, E), used_NE.view(B, -1, E)
+        if mask is None:
+            parts_BE, means_BE = used_BTE.mean(1), scores_BTE.mean(1)
+        else:
+            counts = mask.reshape(B, -1, 1).to(scores_NE.dtype)
+            total = counts.sum(1).clamp(min=1)
+            parts_BE, means_BE = (used_BTE * counts).sum(1) / total, (scores_BTE * counts).sum(1) / total
+        return (parts_BE * means_BE).sum(-1) * (E / K)
+
+    @torch.no_grad()
+    def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
+        """Add the positions of each expert to those of the step, without rows that only fill the batch."""
+        if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
+            return
+        if mask is not None:
+            used_NE = used_NE * mask.reshape(-1, 1)
+        real = used_NE.view(B, -1, used_NE.shape[-1])[: self.groups.num_rows]
+        counts = real.sum((0, 1)).to(self.bias.dtype)
+        self.pending = counts if self.pending is None else self.pending + counts
+
+    def take_pending(self) -> Tensor:
+        """Return the number of positions of each expert (E,) since the last call."""
+        assert self.bias is not None
+        pending, self.pending = self.pending, None
+        return torch.zeros_like(self.bias) if pending is None else pending
+
+    @staticmethod
+    @torch.no_grad()
+    def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
+        """Move the bias of each module by the number of positions in its `pending`."""
+        for module, counts in zip(modules, pending, strict=True):
+            bias, rate = module.bias, module.routing.bias_rate
+            assert bias is not None
+            assert rate is not None
+            step = torch.sign(counts.mean() - counts) * rate
+            bias.add_(step if finite is None else torch.where(finite, step, 0.0))
+
+
+class ExpertsModule(nn.Module):
+    """Rows (R, D), sorted by expert, -> (R, D). `ends` (E,): the row after the last one of each expert."""
+
+    def __init__(self, number: int, width: int, hidden: int, activation: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.number, self.width, self.hidden, self.activation = number, width, hidden, activation
+        self.gate = nn.Parameter(torch.empty(number * hidden, width, dtype=dtype))
+        self.up = nn.Parameter(torch.empty(number * hidden, width, dtype=dtype))
+        self.down = nn.Parameter(torch.empty(number * width, hidden, dtype=dtype))
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        inner, last = (self.number, self.hidden, self.width), (self.number, self.width, self.hidden)
+        dtype = _product_dtype(rows)
+        x, gate, up, down = (each.to(dtype) for each in (rows, self.gate, self.up, self.down))
+        act = _ACTIVATIONS[self.activation](multiply_groups(x, gate.view(inner), ends))
+        return multiply_groups(act * multiply_groups(x, up.view(inner), ends), down.view(last), ends)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that autocast chooses for products, which it does not for those of groups."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return x.dtype
+    return torch.get_autocast_dtype(x.device.type)
