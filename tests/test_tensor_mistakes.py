@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules import divided, embedding
-from declarative_train.components.layers.modules.divided import RowLinear, TensorRanks
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.divided_linear import RowLinear
 from declarative_train.components.losses.modules import classes
 from declarative_train.core.cuts import ParameterCut, RankCut
 from declarative_train.engine import engine
@@ -28,6 +29,7 @@ from tests.parity.measure import BOUND, Gradients, largest, plan_of, reference_g
 
 Plant = Callable[[pytest.MonkeyPatch], object]
 CLIPPED = "tensor, 2 ranks, accumulation 2, masked, divided, clipped"
+ADAPTED = "tensor, 2 ranks, accumulation 2, masked, adapted"
 DDP = "tensor x ddp, 2 x 2 ranks, accumulation 2, masked, divided"
 QUICK = ("outputs are not summed", "gradients of inputs are not summed", "a tie is lost", "the data are divided too")
 
@@ -154,6 +156,8 @@ MISTAKES: dict[str, tuple[str, Plant]] = {
     "norms of heads keep their part of the gradient": (CLIPPED, _without_summed),
     "whole parameters count twice in the norm": (CLIPPED, _norm(_all_counted)),
     "a rank clips by its own part": (CLIPPED, _norm(_own_only)),
+    "adapters keep their part of the gradient": (ADAPTED, _without_summed),
+    "rows of DoRA have the length of their part": (ADAPTED, _patched(TensorRanks, "total", lambda self, x: x)),
     "a tie is lost": (CLIPPED, _untied),
     "the fused projections are one piece": (CLIPPED, _one_piece),
     "each rank starts as the first part": (CLIPPED, _first_part),

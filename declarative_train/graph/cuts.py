@@ -17,6 +17,7 @@ from declarative_train.components.component import Layer
 from declarative_train.components.expressions.functions import ELEMENTWISE, VIEWS
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.components.storages import BLOCK, StorageName
 from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node, above
@@ -59,6 +60,7 @@ class DivisionInput:
     ties      parameters, each with the one that it is tied to
     stage_of  pipeline stage of nodes by path
     plugins   files of plugins
+    storages  number formats of frozen weights, by name
     sequence  whether tokens are divided between the divided layers
     """
 
@@ -69,6 +71,7 @@ class DivisionInput:
     stage_of: Mapping[str, int] = field(default_factory=dict)
     plugins: Sequence[str] = ()
     sequence: bool = False
+    storages: Mapping[str, StorageName] = field(default_factory=dict)
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
@@ -186,8 +189,20 @@ class _Deriver:
             return cut
         if node.name in self._reused:
             return "it is called from several places"
-        held = (f"{self._prefix}{node.name}.{name}" for name in (*cut.parameters, *cut.summed))
-        return next((self._given.whole[name] for name in held if name in self._given.whole), cut)
+        path = f"{self._prefix}{node.name}"
+        for name in (*cut.parameters, *cut.summed):
+            if reason := self._given.whole.get(f"{path}.{name}") or self._broken_blocks(
+                f"{path}.{name}", cut.parameters.get(name)
+            ):
+                return reason
+        return cut
+
+    def _broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
+        """Return why a weight in another number format cannot be cut; "" if it can."""
+        storage, size = self._given.storages.get(name, "bf16"), self._given.size
+        if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
+            return ""
+        return f"its {storage} weight has blocks of {BLOCK} columns, which {size} ranks would break"
 
     def _layer(self, node: Node) -> tuple[Layer, dict[str, TensorSpec]]:
         assert node.component is not None
@@ -214,7 +229,9 @@ class _Deriver:
                 if isinstance(cut, LayerCut):
                     rows[reader.name] = cut
                     continue
-                if isinstance(cut, str) or not self._is_per_feature(reader):
+                if isinstance(cut, str):
+                    raise _RegionError(f"`{reader.name}`, which reads it, stays whole: {cut}")
+                if not self._is_per_feature(reader):
                     raise _RegionError(f"`{reader.name}`, which reads it, needs all features")
                 todo += self._pull(reader, columns, inner)
         if not rows:

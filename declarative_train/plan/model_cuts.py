@@ -23,17 +23,18 @@ def divide_model(
     """Return the layout with the cuts of its `tensor` axis, if it has one, and a warning if nothing is divided."""
     if not layout.has("tensor"):
         return layout, []
-    whole = {item.name: "it is held in another number format" for item in parameters if item.storage is not None}
+    whole = {}
     for item in parameters:
         found = [rule.match(item.name) for rule in recipe.model.rules]
         if any(each is not None and each.cut == "whole" for each in found):
             whole[item.name] = "the recipe says `cut: whole`"
+    storages = {item.name: item.storage for item in parameters if item.storage is not None}
     ties = {item.name: item.tie for item in parameters if item.tie is not None}
     stages = () if layout.pipeline is None else layout.pipeline.stages
     stage_of = {path: number for number, paths in enumerate(stages) for path in paths}
     sequence = isinstance(recipe.mode, Axes) and recipe.mode.tensor is not None and recipe.mode.tensor.sequence
     given = DivisionInput(
-        layout.size("tensor"), tuple(lowered.parameters), whole, ties, stage_of, recipe.plugins, sequence
+        layout.size("tensor"), tuple(lowered.parameters), whole, ties, stage_of, recipe.plugins, sequence, storages
     )
     cuts = derive_cuts(lowered.graph, given, _heads(lowered))
     diagnostics = []

@@ -10,8 +10,11 @@ import pytest
 
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
+from declarative_train.components.storages import StorageName
 from declarative_train.core.cuts import Block, ParameterCut, RankCut
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.cuts import Cuts, DivisionInput, derive_cuts
+from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.layout import describe_cuts
 from tests.test_recipes import CASES, ROOT, compiled
@@ -80,6 +83,20 @@ def test_a_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: str, k
     assert plan.layout.cuts is not None
     assert " ".join(node.kind or "whole" for node in plan.layout.cuts.nodes.values()) == kinds
     assert ("P110" in {each.code for each in diagnostics}) == (set(kinds.split()) == {"whole"})
+
+
+@pytest.mark.parametrize(("storage", "size", "kind"), [("nf4", 2, "rows"), ("int8", 4, ""), ("bf16", 4, "rows")])
+def test_blocks_of_a_quantised_weight_are_not_broken(storage: StorageName, size: int, kind: str) -> None:
+    spec = TensorSpec((128,))
+    nodes = (
+        Node("up", "layer", {"x": "x"}, {"y": spec}, {"type": "linear", "out_features": 128}),
+        Node("down", "layer", {"x": "up:y"}, {"y": spec}, {"type": "linear", "out_features": 128}),
+    )
+    names = [f"{node.name}.{word}" for node in nodes for word in ("weight", "bias")]
+    given = DivisionInput(size, names, storages={"up.weight": storage, "down.weight": storage})
+    found = derive_cuts(Graph({"x": spec}, nodes, {"y": "down:y"}), given, {})
+    assert found.nodes["down"].kind == kind
+    assert kind or f"blocks of 64 columns, which {size} ranks would break" in found.nodes["up"].reason
 
 
 def test_blocks_of_a_fused_parameter() -> None:

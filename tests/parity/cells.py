@@ -377,6 +377,16 @@ objective:
     balance: {{type: mean, input: layers.balance, weight: 0.05}}
 """
 
+# the same with adapters in its blocks: LoRA in the first, DoRA in the others
+ADAPTED = DIVIDED.replace("tie: embed.weight", "frozen: false").replace(
+    "  parameters: {{logits.weight: {{frozen: false}}}}",
+    """  parameters:
+    layers: {{adapter: {{type: dora, rank: 2, alpha: 3}}}}
+    layers.0: {{adapter: {{type: lora, rank: 2, alpha: 3}}}}
+    lora_B: {{init: {{type: normal, std: 0.2}}}}
+    logits: {{frozen: false}}""",
+)
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -412,6 +422,7 @@ MODELS = {
     "packed": PACKED,
     "divided": DIVIDED,
     "moe": MOE,
+    "adapted": ADAPTED,
 }
 MIXING = ("mixes", "contrast")
 
@@ -589,6 +600,8 @@ def cells() -> tuple[Cell, ...]:
     divided = [tensor(size) for size in (2, 4)] + [tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b", "zbv")]
     divided.append(tensor(2, "hybrid", 4))
     found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided, *map(sequence, divided))]
+    adapted = (tensor(2), tensor(4), sequence(tensor(2)), *(tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b")))
+    found += [Cell(*each, 2, "masked", "adapted") for each in (SINGLE, *adapted)]
     for training, options in ((clipped, "clipped"), ("  activation_checkpointing: blocks", "checkpointing blocks")):
         found += [Cell(*tensor(2), 2, "masked", "divided", training=training, options=options)]
     both = [tensor(2), tensor(2, "fsdp", 2)]

@@ -14,6 +14,7 @@ from declarative_train.components.adapters import ADAPTERS
 from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.products import Product, Use, Weight
+from declarative_train.core.cuts import CutKind, LayerCut
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,6 +78,20 @@ class Adapted(Layer):
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
         path, own = split_name(parameter)
         return self.base.init_of(parameter, inputs) if own is None else self.adapters[path].init_of(own)
+
+    def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
+        cut = self.base.cut(kind, inputs, size)
+        if not isinstance(cut, LayerCut) or kind == "tokens":
+            return None if self.is_random and isinstance(cut, LayerCut) else cut
+        parameters, summed = dict(cut.parameters), [*cut.summed]
+        for path, adapter in self.adapters.items():
+            prefix = f"{path}." if path else ""
+            own = adapter.cut(cut.parameters[f"{prefix}weight"])
+            if isinstance(own, str):
+                return own
+            parameters |= {f"{prefix}{name}": each for name, each in own.parameters.items()}
+            summed += [f"{prefix}{name}" for name in own.summed]
+        return LayerCut(kind, parameters, tuple(summed))
 
     def products(self, use: Use) -> Iterable[Product]:
         """Yield the matrix products of the layer, and for each adapter those of its two matrices, for as many vectors

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.component import Component, Init
+from declarative_train.core.cuts import LayerCut, ParameterCut
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,11 @@ class Adapter(Component, ABC):
     @abstractmethod
     def init_of(self, parameter: str) -> Init:
         """Return how the parameter of this name starts."""
+
+    @abstractmethod
+    def cut(self, weight: ParameterCut) -> LayerCut | str:
+        """Return how the ranks of the `tensor` axis divide its parameters if they divide the weight so; a reason if
+        they cannot. Its module has a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:

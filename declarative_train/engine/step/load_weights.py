@@ -30,7 +30,6 @@ from declarative_train.engine.step.tensor_files import (
     under_names,
 )
 from declarative_train.files.open_files import local_path
-from declarative_train.graph.initialise import blocks_of
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
 from declarative_train.plan.run_folder import EMA, PLAN, Shapes
@@ -48,8 +47,8 @@ class WeightSource(Protocol):
     @property
     def shapes(self) -> Shapes: ...
 
-    def write(self, into: Mapping[str, torch.Tensor]) -> None:
-        """Write the values of these tensors, or this rank's shards of them, into `into`."""
+    def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
+        """Write the values of these tensors, or this rank's shards and parts of them, into `into`."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor, as stored."""
@@ -134,14 +133,6 @@ def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
             write_packed(each.source, into, held_so, parts)
 
 
-def _write_part(source: WeightSource, name: str, target: torch.Tensor, cut: RankCut) -> None:
-    """Write this rank's part of a tensor, which is read whole."""
-    whole = torch.empty(cut.whole_shape(target.shape), dtype=target.dtype)
-    source.write({name: whole})
-    for values, first in blocks_of(target, cut):
-        values.copy_(whole[tuple(slice(begin, begin + size) for begin, size in zip(first, values.shape, strict=True))])
-
-
 def write_packed(
     source: WeightSource,
     into: Mapping[str, torch.Tensor],
@@ -150,14 +141,12 @@ def write_packed(
 ) -> None:
     """Write values into plain tensors and into packed weights (stored in fewer bits), one packed weight after the
     other, so that only one is in float32 at a time."""
-    if plain := {name: target for name, target in into.items() if name not in packed and name not in cuts}:
-        source.write(plain)
-    for name, cut in cuts.items():
-        _write_part(source, name, into[name], cut)
+    if plain := {name: target for name, target in into.items() if name not in packed}:
+        source.write(plain, cuts)
     for name in into:
         if name in packed:
             with as_written(into[name], packed[name]) as values:
-                source.write({name: values})
+                source.write({name: values}, cuts)
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
@@ -182,14 +171,16 @@ class CheckpointTensors:
     dtypes: Mapping[str, torch.dtype]
     kind: str = "model/"
 
-    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+    def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
         from declarative_train.engine.checkpoints.format import load_tensors
 
         read = {
             name: target if target.dtype == self.dtypes[name] else torch.empty_like(target, dtype=self.dtypes[name])
             for name, target in into.items()
         }
-        load_tensors(self.entry.path, {f"{self.kind}{name}": tensor for name, tensor in read.items()}, alone=True)
+        held = {f"{self.kind}{name}": tensor for name, tensor in read.items()}
+        parts = {f"{self.kind}{name}": cuts[name] for name in read if name in cuts}
+        load_tensors(self.entry.path, held, alone=True, cuts=parts)
         for name, target in into.items():
             if read[name] is not target:
                 target.copy_(read[name])
@@ -220,10 +211,10 @@ class CheckpointWithBase:
     def _all(self) -> tuple[WeightSource, ...]:
         return (*self.base, self.held)
 
-    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+    def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
         for source in self._all:
             if held := {name: target for name, target in into.items() if name in source.shapes}:
-                source.write(held)
+                source.write(held, cuts)
 
     def whole(self, name: str) -> torch.Tensor:
         return next(source for source in self._all if name in source.shapes).whole(name)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from declarative_train.components.layers.modules.packed import Packed
+from declarative_train.core.cuts import NO_CUTS, RankCut
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
-from declarative_train.graph.initialise import local_rows, write_whole
+from declarative_train.graph.initialise import blocks_of, local_rows, write_whole
 from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.tensor_maps import respelt
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import PartPlan, TensorMapPlan
 
 
+_READ_AT_ONCE = 1 << 24  # elements
+
+
 @dataclass(frozen=True, slots=True)
 class Tensors:
     """Tensors by name, not read yet. `read(name, first, last, dim)` returns rows of a tensor (columns with dim 1), or
@@ -32,8 +37,11 @@ class Tensors:
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
 
-    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+    def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
         for name, target in into.items():
+            if name in cuts:
+                self._write_part(name, target, cuts[name])
+                continue
             rows = local_rows(target)
             if rows is None:
                 write_whole(target, self.read(name, None, None, 0))
@@ -41,6 +49,15 @@ class Tensors:
                 rows.values.copy_(self.read(name, None, None, 0))
             else:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
+
+    def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
+        """Write this rank's blocks of a tensor; only their rows are read, a few at a time."""
+        for values, (row, *columns) in blocks_of(target, cut):
+            others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
+            at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
+            for first in range(0, len(values), at_once):
+                part = values[first : first + at_once]
+                part.copy_(self.read(name, row + first, row + first + len(part), 0)[:, *others])
 
     def whole(self, name: str) -> torch.Tensor:
         return self.read(name, None, None, 0)

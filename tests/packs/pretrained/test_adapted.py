@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import declarative_train as dt
+from declarative_train.core.cuts import LayerCut, ParameterCut
 from declarative_train.inference.trained import Trained, UsageError, open_trained
 from declarative_train.packs.export.export import export
+from declarative_train.packs.pretrained.adapters.lora import Lora
 from tests.engine.made_recipes import compiled
 from tests.engine.runs import go
 from tests.packs.pretrained.test_adapters import folder, recipe  # noqa: F401 (a fixture)
@@ -35,6 +37,14 @@ def trained(folder: Path) -> Trained:  # noqa: F811
     done = go(folder, made)
     assert done.code == 0
     return open_trained(done.run_dir)
+
+
+def test_a_joined_adapter_is_divided_by_whole_projections() -> None:
+    adapter = Lora(type="lora", rank=2, split=((0, 8), (12, 16)))
+    found = adapter.cut(ParameterCut(0, (8, 4, 4)))
+    assert isinstance(found, LayerCut)
+    assert (found.parameters, found.summed) == ({"lora_B.weight": ParameterCut(0, (8, 4))}, ("lora_A.weight",))
+    assert "other rows" in str(adapter.cut(ParameterCut(0, (16,))))
 
 
 def _written(folder: Path) -> Path:  # noqa: F811

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.divided import RowLinear, TensorRanks
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNormModule
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
@@ -234,7 +235,10 @@ def _divide(attention: SelfAttentionModule | CrossAttentionModule, ranks: Tensor
     heads = attention.heads
     number, kv_number = heads.num_heads // ranks.size, heads.num_kv_heads // ranks.size
     attention.heads = replace(heads, num_heads=number, num_kv_heads=kv_number)
-    attention.ranks, attention.out = ranks, RowLinear(attention.out, ranks)
+    for name, part in attention.named_children():
+        if isinstance(part, nn.Linear):
+            setattr(attention, name, divide_linear(part, "rows" if name == "out" else "heads", ranks))
+    attention.ranks = ranks
 
 
 def attend(

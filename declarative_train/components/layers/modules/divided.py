@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from declarative_train.core.cuts import RankCut
 
@@ -77,6 +76,10 @@ class TensorRanks:
         gradients of all tokens are gathered."""
         return _exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum over the ranks, without a gradient."""
+        return self._sum(x.detach())
+
     def max(self, x: Tensor) -> Tensor:
         """Return the greatest value of each element over the ranks, without a gradient."""
         return self._peers.max(x.detach().contiguous())
@@ -85,7 +88,11 @@ class TensorRanks:
         return self._peers.sum(x.contiguous())
 
     def _own(self, x: Tensor, dim: int) -> Tensor:
-        return x.chunk(self.size, dim)[self.index].contiguous()
+        return self.take_part(x, dim).contiguous()
+
+    def take_part(self, x: Tensor, dim: int) -> Tensor:
+        """Return this rank's part of a tensor along a dimension."""
+        return x.chunk(self.size, dim)[self.index]
 
     def __deepcopy__(self, memo: dict[int, object]) -> TensorRanks:
         return self  # process groups cannot be copied
@@ -113,48 +120,16 @@ def _unchanged(x: Tensor) -> Tensor:
     return x.view_as(x)
 
 
-class ColumnLinear(nn.Linear):
-    """Linear layer with a part of the output features: (B, ..., in) to (B, ..., out / size)."""
-
-    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features // ranks.size
-        self.weight, self.bias, self._ranks = linear.weight, linear.bias, ranks
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.linear(self._ranks.enter(input), self.weight, self.bias)
-
-
-class GatheredLinear(ColumnLinear):
-    """Linear layer with a part of the output features on each rank, which are then gathered: (B, ..., in) to the whole
-    output (B, ..., out)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._ranks.join(super().forward(input))
-
-
-class RowLinear(nn.Linear):
-    """Linear layer with a part of the input features: (B, ..., in / size) to the whole output (B, ..., out). The bias
-    is whole, and added after the sum."""
-
-    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features // ranks.size, linear.out_features
-        self.weight, self.bias, self._ranks = linear.weight, linear.bias, ranks
-
-    def forward(self, input: Tensor) -> Tensor:
-        y = self._ranks.add(F.linear(input, self.weight))
-        return y if self.bias is None else y + self.bias
-
-
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
     """Replace parameters of a module on the meta device by this rank's parts, and record their cuts on the module, as
     sharding replaces the tensors. `made`: the parts of whole parameters so far, so that tied ones stay tied."""
     for name, cut in cuts.items():
         whole = part._parameters[name]
+        packed = getattr(part, "packed", None) if name == "weight" else None
         assert whole is not None
+        shape = cut.local_shape(whole.shape) if packed is None else packed.divide(cut, len(whole))
         if whole not in made:
-            local = torch.empty(cut.local_shape(whole.shape), dtype=whole.dtype, device="meta")
+            local = torch.empty(shape, dtype=whole.dtype, device="meta")
             made[whole] = nn.Parameter(local, whole.requires_grad)
         part._parameters[name] = made[whole]
     setattr(part, _CUTS, dict(cuts))

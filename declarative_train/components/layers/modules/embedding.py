@@ -46,7 +46,12 @@ class EmbeddingModule(nn.Module):
         is_here = (place >= 0) & (place < rows)
         padding = None if self.padding_idx is None else self.padding_idx - first
         padding = padding if padding in range(rows) else None
-        found = F.embedding(torch.where(is_here, place, 0), self.weight, padding)
+        place = torch.where(is_here, place, 0)
+        found = (
+            F.embedding(place, self.weight, padding)
+            if self.packed is None
+            else look_up(place, self.weight, self.packed)
+        )
         return ranks.add(found * is_here.unsqueeze(-1))
 
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.components.storages import BLOCK, StorageName, code_bytes, num_blocks, row_bytes
+from declarative_train.core.cuts import RankCut
 
 LEVELS = (
     -1.0,
@@ -63,6 +64,11 @@ class Packed(nn.Module):
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
+
+    def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
+        """Describe this rank's part of the weight from now on; return the shape of its bytes."""
+        rows, self.columns = cut.local_shape((rows, self.columns))
+        return rows, row_bytes(self.storage, self.columns)
 
     def extra_repr(self) -> str:
         return f"{self.storage}, columns={self.columns}"

@@ -3,6 +3,7 @@ each row."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.component import Init
 from declarative_train.components.layers.default_inits import linear_weight, start
+from declarative_train.core.cuts import LayerCut, ParameterCut
 from declarative_train.packs.pretrained.adapters import MAGNITUDE, A, B
 
 if TYPE_CHECKING:
@@ -112,6 +114,19 @@ class LowRank(Adapter):
     def init_of(self, parameter: str) -> Init:
         return linear_weight() if parameter == A else start("zeros")
 
+    def cut(self, weight: ParameterCut) -> LayerCut | str:
+        """Return the cut of the matrix that meets the divided features; the other one is whole, and each rank has a
+        part of its gradient."""
+        if weight.dim == 1:
+            return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
+        ends = [*accumulate(weight.pieces, initial=0)]
+        parts = self.split or ((0, ends[-1]),)
+        if not {row for rows in parts for row in rows} <= {*ends}:
+            return "its adapter changes other rows than those of its projections"
+        pieces = (weight.pieces[ends.index(first) : ends.index(last)] for first, last in parts)
+        cut = ParameterCut(0, tuple(size for part in pieces for size in part))
+        return LayerCut("columns", {B: cut, MAGNITUDE: cut} if self.has_magnitude else {B: cut}, (A,))
+
     def build(self, base: nn.Linear) -> nn.Module:
         from declarative_train.packs.pretrained.adapters.modules.lora import LoraLinear
 
@@ -165,4 +180,4 @@ class Dora(LowRank):
         from declarative_train.packs.pretrained.adapters.modules.lora import row_factors
 
         summed = self.add_product(weight, own[A], own[B])
-        return summed * row_factors(summed, own[MAGNITUDE], self.split).unsqueeze(1)
+        return summed * row_factors(summed.norm(dim=1), own[MAGNITUDE], self.split).unsqueeze(1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.packed import Packed, product
 from declarative_train.packs.pretrained.adapters import MAGNITUDE
 
@@ -41,29 +42,62 @@ class LoraLinear(nn.Linear):
         self.has_magnitude, self.split = adapter.has_magnitude, adapter.split
         self.adapter = adapter
         self.scaling, self.dropout = adapter.scaling, adapter.dropout
+        self._ranks: TensorRanks | None = None
+        self._kind = ""
+
+    def divide(self, kind: str, ranks: TensorRanks) -> None:
+        """Compute this rank's part of the map; the caller replaces the parameters."""
+        self._kind, self._ranks = kind, ranks
+        if kind != "rows" and self.split is not None:
+            self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)
+            self.adapter = self.adapter.model_copy(update={"split": self.split})
 
     def forward(self, input: Tensor) -> Tensor:
+        ranks = self._ranks
+        if ranks is None or self._kind == "heads":
+            return self._multiply(input, self.bias)
+        if self._kind == "rows":
+            y = ranks.add(self._multiply(input, None))
+            return y if self.bias is None else y + self.bias
+        y = self._multiply(ranks.enter(input), self.bias)
+        return ranks.join(y) if self._kind == "gathered" else y
+
+    def _multiply(self, input: Tensor, bias: Tensor | None) -> Tensor:
         if self.has_magnitude:
-            return self._by_length(input)
-        y = product(input, self.weight, self.bias, self.packed)
-        x = F.dropout(input, self.dropout) if self.training and self.dropout else input
-        z: Tensor = self.lora_A(x)
+            return self._by_length(input, bias)
+        y = product(input, self.weight, bias, self.packed)
+        z: Tensor = self.lora_A(self._drop(input))
         if self.split is not None:
             return self._in_parts(y, z)
         changed: Tensor = y + self.lora_B(z) * self.scaling
         return changed
 
-    def _by_length(self, input: Tensor) -> Tensor:
-        x = F.dropout(input, self.dropout) if self.training and self.dropout else input
+    def _drop(self, input: Tensor) -> Tensor:
+        if not (self.training and self.dropout):
+            return input
+        if self._ranks is None or self._kind != "rows":
+            return F.dropout(input, self.dropout)
+        kept = F.dropout(input.new_ones(*input.shape[:-1], input.shape[-1] * self._ranks.size), self.dropout)
+        return input * self._ranks.take_part(kept, -1)  # as in one process: each feature has its own draws
+
+    def _by_length(self, input: Tensor, bias: Tensor | None) -> Tensor:
+        x = self._drop(input)
         y = product(input, self.weight, None, self.packed)
         base = y if x is input else product(x, self.weight, None, self.packed)
         with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
-            summed = self.add_product(self.weight, self.lora_A.weight, self.lora_B.weight)
-        factors = row_factors(summed, self.lora_magnitude_vector, self.split).to(y.dtype)
+            lengths = self._lengths(self.weight, self.lora_A.weight, self.lora_B.weight)
+        factors = row_factors(lengths, self.lora_magnitude_vector, self.split).to(y.dtype)
         z: Tensor = self.lora_A(x)
         change = self.lora_B(z) * self.scaling if self.split is None else self._in_parts(torch.zeros_like(y), z)
         made: Tensor = y + (factors - 1) * base + factors * change
-        return made if self.bias is None else made + self.bias.to(made.dtype)
+        return made if bias is None else made + bias.to(made.dtype)
+
+    def _lengths(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Return the lengths of the rows of the sum (out,)."""
+        lengths: Tensor = torch.linalg.vector_norm(self.add_product(weight, a, b), dim=1)
+        if self._ranks is None or self._kind != "rows":
+            return lengths
+        return self._ranks.total(lengths.square()).sqrt()
 
     def add_product(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Return the weight plus the adapter's change, in float32 at least."""
@@ -76,8 +110,9 @@ class LoraLinear(nn.Linear):
         """Set the magnitudes to the lengths of the rows of the current weight; sharded tensors are gathered for it."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
-        whole = [_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight)]
-        lengths = torch.linalg.vector_norm(self.add_product(*whole), dim=1)
+        lengths = self._lengths(
+            *(_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight))
+        )
         if self.split is not None:
             lengths = torch.cat([lengths[first:last] for first, last in self.split])
         _write(self.lora_magnitude_vector, lengths)
@@ -94,9 +129,9 @@ class LoraLinear(nn.Linear):
         return torch.cat([*found, y[..., done:]], -1)
 
 
-def row_factors(summed: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """Return the factor (out,) by which DoRA multiplies each row; 1 for rows that `split` leaves out."""
-    lengths = torch.linalg.vector_norm(summed, dim=1)
+def row_factors(lengths: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
+    """Return the factor (out,) by which DoRA multiplies each row, which has this length; 1 for rows that `split` leaves
+    out."""
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:
         factors: Tensor = magnitude / lengths

@@ -1,0 +1,54 @@
+"""Parts of a linear layer on the ranks of the `tensor` axis."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.packed import Packed, product
+
+
+class ColumnLinear(nn.Linear):
+    """Linear layer with a part of the output features: (B, ..., in) to (B, ..., out / size)."""
+
+    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features // ranks.size
+        self.weight, self.bias, self._ranks = linear.weight, linear.bias, ranks
+        self.packed: Packed | None = getattr(linear, "packed", None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return product(self._ranks.enter(input), self.weight, self.bias, self.packed)
+
+
+class GatheredLinear(ColumnLinear):
+    """Linear layer with a part of the output features on each rank, which are then gathered: (B, ..., in) to the whole
+    output (B, ..., out)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._ranks.join(super().forward(input))
+
+
+class RowLinear(ColumnLinear):
+    """Linear layer with a part of the input features: (B, ..., in / size) to the whole output (B, ..., out). The bias
+    is whole, and added after the sum."""
+
+    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
+        super().__init__(linear, ranks)
+        self.in_features, self.out_features = linear.in_features // ranks.size, linear.out_features
+
+    def forward(self, input: Tensor) -> Tensor:
+        y = self._ranks.add(product(input, self.weight, None, self.packed))
+        return y if self.bias is None else y + self.bias
+
+
+_LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": GatheredLinear, "rows": RowLinear}
+
+
+def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
+    """Return a linear layer, which may have an adapter, that computes this rank's part; the caller replaces the
+    parameters. `kind`: that of its cut; "heads": a projection to heads inside of attention."""
+    if callable(divide := getattr(linear, "divide", None)):
+        divide(kind, ranks)
+        return linear
+    return linear if kind == "heads" else _LINEARS[kind](linear, ranks)
