@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.house import ROOT
 from tests.machines import Machine, machines
-from tests.started import Started, family, finish
+from tests.started import Started, family, finish, ranks_below
 
 PORT = 29545
 INTERVAL = 20  # steps between checkpoints
@@ -48,7 +49,7 @@ class Running:
 
     def events(self) -> list[Any]:
         paths = (self.folder / "runs" / "made").glob("*/events.jsonl")
-        return [event for path in paths for event in read_events(path)]
+        return [event for path in sorted(paths) for event in read_events(path)]
 
     def wait_for_checkpoint(self, after: int = 0) -> int:
         """Wait until a checkpoint of a later step is saved; return its step."""
@@ -68,19 +69,13 @@ def start_two(folder: Path, made: list[Machine], changes: dict[str, Any] | None 
 
 def start_agent(machine: Machine, node: int, path: str, head: Machine) -> Started:
     where = ("--node", str(node), "--head", f"{head.address}:{PORT}")
-    return machine.start("declarative_train", "run", path, *where, "--quiet")
-
-
-def ranks_of(agent: Started) -> list[int]:
-    """Return the processes of the ranks of an agent."""
-    own = family(agent.pid)
-    files = Path(tempfile.gettempdir()).glob("dtrain-*/pid_*[0-9]")
-    return [pid for pid in (int(path.read_text()) for path in files) if pid in own]
+    return machine.start("declarative_train", "run", path, *where, "--quiet", "--resume")
 
 
 def send(number: int, *pids: int) -> None:
     for pid in pids:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # its round is over
+            os.kill(pid, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Fault:
 
 
 def _rank(number: int, node: int) -> Callable[[Running], None]:
-    return lambda run: send(number, *ranks_of(run.agents[node]))
+    return lambda run: send(number, *ranks_below(run.agents[node]).values())
 
 
 def _agent(number: int, node: int) -> Callable[[Running], None]:

@@ -10,12 +10,15 @@ import json
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import sys
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -53,8 +56,9 @@ class Started:
     def __init__(
         self, module: str, words: Iterable[str], cwd: Path | None, ignored: tuple[int, ...], machine: Machine | None
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._streams = [Path(self._folder.name, name) for name in ("out", "err")]
+        folder = tempfile.mkdtemp()
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # also after a failed test
+        self._streams = [Path(folder, name) for name in ("out", "err")]
         where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
         self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine))
         self._process.start()
@@ -87,7 +91,7 @@ class Started:
             time.sleep(0.02)
         out, errors = (path.read_text("utf-8") if path.exists() else "" for path in self._streams)
         assert self._process.exitcode is not None, f"still there after {timeout} s: {errors}"
-        self._folder.cleanup()
+        self._remove()
         return out, errors
 
 
@@ -141,8 +145,21 @@ def session(leader: int) -> list[int]:
 
 def family(pid: int) -> list[int]:
     """Return the process and all that descend from it."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(each for path in lists for child in path.read_text().split() for each in family(int(child)))]
+    found = [pid]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended meanwhile
+            found += (each for child in path.read_text().split() for each in family(int(child)))
+    return found
+
+
+def ranks_below(agent: Started) -> dict[int, int]:
+    """Return the process of each rank of an agent."""
+    own, found = family(agent.pid), {}
+    for path in Path(tempfile.gettempdir()).glob("dtrain-*/pid_*[0-9]"):
+        with suppress(OSError):  # of another run, which has ended meanwhile
+            if (pid := int(path.read_text())) in own:
+                found[int(path.name.removeprefix("pid_"))] = pid
+    return found
 
 
 def _main(

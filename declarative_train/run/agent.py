@@ -105,7 +105,9 @@ class Agent:
     def _wait(self) -> None:
         """Wait for another order, and report for what."""
         number, do = self._order.number, self._order.do
-        with report_wait(lambda: self._order.awaited if self._order.do == "wait" else "a place, as a spare node"):
+        has_place = self.status.agent in self._order.agents
+        reason = "the ranks of other nodes" if has_place else "a place, as a spare node"
+        with report_wait(lambda: self._order.awaited if self._order.do == "wait" else reason):
             while True:
                 time.sleep(LOOK_S)
                 order = self._look()

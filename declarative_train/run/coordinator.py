@@ -86,11 +86,11 @@ class Coordinator:
         return self._order
 
     def part(self) -> None:
-        """Wait until the other agents have read that the run is over."""
+        """Wait until the other agents that answer have read that the run is over."""
         deadline_s = time.monotonic() + PARTING_S
-        while self._store is not None and time.monotonic() < deadline_s:
-            self._read_others(time.monotonic())
-            if all(seen.status.has_left for seen in self._others()):
+        while self._store is not None and (now_s := time.monotonic()) < deadline_s:
+            self._read_others(now_s)
+            if not any(seen.status.agent in self._names for seen in self._present(now_s)):
                 return
             time.sleep(LOOK_S)
 

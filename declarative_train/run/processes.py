@@ -9,6 +9,7 @@ initialised again in a child, or autograd with its threads for devices.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import logging
 import os
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 OUTCOME, LATE = "outcome.json", "late"
 MOST_IN_MESH = 64
 START_S = 60.0
+SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
 
@@ -168,6 +170,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         on_first=lambda: confirm_request(scratch, rank),
         on_late=lambda: exit_late(scratch, context.has_stepped),
     )
+    outlive_parent()
     watch.install()
     threading.Thread(target=exit_with_parent, args=(parent,), name="parent", daemon=True).start()
     announce(scratch, rank)
@@ -195,6 +198,13 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     watch.finish()
     flush()
     return code
+
+
+def outlive_parent() -> None:
+    """Cancel the SIGINT that torch lets the kernel send when the parent has ended: it would count as a request to stop,
+    and the run would not restart after an agent was killed."""
+    if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
+        prctl(SET_PARENT_DEATH_SIGNAL, 0)
 
 
 def exit_with_parent(parent: int) -> None:

@@ -12,25 +12,44 @@ import pytest
 
 from declarative_train.run.event import RunEnded, RunStarted, StepDone
 from tests.engine.made_recipes import write_data
-from tests.faults import FAULTS, KILL, PAGE, Fault, Running, ranks_of, row, send, start_agent, start_two, try_fault
+from tests.faults import (
+    FAULTS,
+    HEAD,
+    KILL,
+    PAGE,
+    Fault,
+    Running,
+    row,
+    send,
+    start_agent,
+    start_two,
+    try_fault,
+)
 from tests.machines import machines
-from tests.started import family, finish
+from tests.started import family, finish, ranks_below
 
 SEED = 27
-SHORT = random.Random(SEED).sample([fault for fault in FAULTS if fault.name.startswith("SIGKILL")], 2)
-FEW = 4  # kills
+SHORT = ("SIGKILL of a rank", "SIGKILL of an agent")
+FEW = 3  # kills
 STEPS_PER_KILL = 400
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(each, id=each.name, marks=[] if each in SHORT else [pytest.mark.long]) for each in FAULTS]
-)
+LONG = {True: [], False: [pytest.mark.long]}
+
+
+@pytest.mark.parametrize("fault", [pytest.param(each, id=each.name, marks=LONG[each.name in SHORT]) for each in FAULTS])
 @pytest.mark.timeout(200)
 def test_a_fault_is_reported_as_the_page_shows(fault: Fault) -> None:
     outcome = try_fault(fault)
     assert outcome.problems(fault) == []
     shown = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {fault.name} |"))
     assert row(fault, outcome).split("|")[3] == shown.split("|")[3]
+
+
+def test_the_page_is_what_its_generator_writes() -> None:
+    head, _, rows = PAGE.read_text().partition("|---|---|---|\n")
+    assert head + "|---|---|---|\n" == HEAD
+    assert [line.split(" | ")[0] for line in rows.splitlines()] == [f"| {fault.name}" for fault in FAULTS]
 
 
 def digests(run: Running) -> dict[str, str]:
@@ -52,7 +71,11 @@ def train(folder: Path, num_kills: int, steps: int) -> Running:
             saved = run.wait_for_checkpoint(saved)
             node, victim = choice.randrange(2), choice.choice(["rank", "agent", "node"])
             agent = run.agents[node]
-            pids = {"rank": ranks_of(agent), "agent": [agent.pid], "node": [*reversed(family(agent.pid))]}[victim]
+            pids = {
+                "rank": [*ranks_below(agent).values()],
+                "agent": [agent.pid],
+                "node": [*reversed(family(agent.pid))],
+            }[victim]
             send(KILL, *pids)
             if victim != "rank":
                 finish(agent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunSta
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.machines import Machine, machines
-from tests.started import Started, family, finish
+from tests.started import Started, family, finish, ranks_below
 
 PORT = 29544
 LIMIT_S = 60
@@ -66,14 +65,6 @@ def wait_until(is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
 def num_saved(directory: Path) -> int:
     paths = (directory / "runs" / "made").glob("*/events.jsonl")
     return sum(isinstance(event, CheckpointSaved) for path in paths for event in read_events(path))
-
-
-def ranks_below(process: Started) -> dict[int, int]:
-    """Return the processes of the ranks of this agent."""
-    own = family(process.pid)
-    files = Path(tempfile.gettempdir()).glob("dtrain-*/pid_*[0-9]")
-    found = [(int(path.name.removeprefix("pid_")), int(path.read_text())) for path in files]
-    return {rank: pid for rank, pid in found if pid in own}
 
 
 def failures(said: list[tuple[int, str, str]]) -> list[str]:
