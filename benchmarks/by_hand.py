@@ -76,6 +76,20 @@ def wrapped(model: nn.Module, mode: str) -> nn.Module:
         for layer in getattr(model, "layers", ()):
             fully_shard(layer)
         fully_shard(model)
+    if mode == "tensor":
+        from torch.distributed import init_device_mesh
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        plan = {
+            "embed": RowwiseParallel(input_layouts=Replicate()),
+            "layers.*.attn.qkv": ColwiseParallel(),
+            "layers.*.attn.out": RowwiseParallel(),
+            "layers.*.mlp.0": ColwiseParallel(),
+            "layers.*.mlp.2": RowwiseParallel(),
+            "logits": ColwiseParallel(output_layouts=Replicate()),
+        }
+        parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
     return model
 
 

@@ -211,7 +211,9 @@ def gpt() -> nn.Module:
             self.out = nn.Linear(WIDTH, WIDTH)
 
         def forward(self, x: Tensor) -> Tensor:
-            q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+            q, k, v = (
+                part.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
+            )
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.out(y.transpose(1, 2).flatten(2))
 
