@@ -96,8 +96,17 @@ MASKS = (
     "count - 2",
     "~(label == 0)",
 )
-OF_CLASSES = ("accuracy", "f1", "precision", "recall", "perplexity", "auroc", "{best: {type: accuracy, top_k: 2}}")
-OF_FLAGS = ("auroc", "average_precision", "accuracy", "f1", "precision", "recall")
+OF_CLASSES = (
+    "accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "perplexity",
+    "auroc",
+    "mcc",
+    "{best: {type: accuracy, top_k: 2}}",
+)
+OF_FLAGS = ("mcc", "auroc", "average_precision", "accuracy", "f1", "precision", "recall")
 OF_NUMBERS = ("mae", "rmse", "r2", "mape", "mse")
 
 

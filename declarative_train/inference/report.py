@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """Metrics of one class. `support` is the number of items whose target is this class."""
+    """Metrics of one class or label. `support`: the number of items whose target is this class. `average_precision`: of
+    a label; None if it is not computed."""
 
     name: str
     precision: float
     recall: float
     f1: float
     support: int
+    average_precision: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

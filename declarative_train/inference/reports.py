@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -232,7 +233,15 @@ class BinaryGatherer(Gatherer):
             metrics["auroc"] = float(np.mean(areas))
         if self._size > 1:
             named = self.one.columns if len(self.one.columns) == self._size else tuple(map(str, range(self._size)))
-            classes = tuple(_of_yes(name, table) for name, table in zip(named, self._counts, strict=True))
+            precisions: list[float | None] = [None] * self._size
+            if len(scores) * self._size == self._items:
+                found = [_average_precision(scores[:, at], answers[:, at]) for at in range(self._size)]
+                metrics["average_precision"] = float(np.nanmean(found)) if not np.isnan(found).all() else float("nan")
+                precisions = [None if np.isnan(each) else each for each in found]
+            classes = tuple(
+                replace(_of_yes(name, table), average_precision=precision)
+                for name, table, precision in zip(named, self._counts, precisions, strict=True)
+            )
             return Report(self.one.name, "yes_no", metrics, classes, worst=self._worst())
         table = self._counts[0]
         names = self.one.classes or ("0", "1")
@@ -356,6 +365,15 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
     precision, recall = _part(hits, predicted, 0.0), _part(hits, wanted, 0.0)
     f1 = _part(2 * hits, predicted + wanted, 0.0)
     return ClassScores(name, precision, recall, f1, int(wanted))
+
+
+def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
+    """Return the mean over the positives of the precision among all items with at least their score."""
+    if not answers.any() or answers.all():
+        return float("nan")
+    below = np.searchsorted(np.sort(scores), scores, side="left")
+    found = np.searchsorted(np.sort(scores[answers]), scores, side="left")
+    return float(((answers.sum() - found) / (len(scores) - below))[answers].mean())
 
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:

@@ -76,7 +76,7 @@ class RankedStep:
     before: Tensors
     after: Tensors
 
-    def combined(self, name: str, *, mean: bool) -> torch.Tensor:
+    def combine(self, name: str, *, mean: bool) -> torch.Tensor:
         """Return the sum or the mean of a shown gradient over the ranks, before clipping."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
@@ -102,7 +102,7 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
     chunks = runner.chunks(batches)
     due = StepSchedule(plan, 1).at(1)
     factors, _ = runner.factors(chunks, due.num_rows)
-    shown = _shown(plan, optimizer.parameters)
+    shown = _choose_parameters(plan, optimizer.parameters)
     scale = 1 if plan.layout.scatters else num_parts  # ranks average, the copies of dp add up
     parts, sums = [], {name: torch.zeros_like(item) for name, item in optimizer.parameters.items()}
     for index, (batch, chunk) in enumerate(zip(batches, chunks, strict=True)):
@@ -154,7 +154,7 @@ def _shrink(plan: Plan, rows: int) -> Plan:
     return replace(plan, batch=batch, training=training, graph=graph)
 
 
-def _shown(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
     """Return the first and the last trained parameter; in a pipeline the last one of each stage."""
     pipeline = plan.layout.pipeline
     if pipeline is None:

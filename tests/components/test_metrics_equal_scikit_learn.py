@@ -34,6 +34,11 @@ NO_COUNTERPART = {"mean": "the mean of any tensor is not about a target"}
 AVERAGES = ("macro", "micro", "weighted")
 COUNTED = {"f1": "f1_score", "iou": "jaccard_score", "precision": "precision_score", "recall": "recall_score"}
 RANKED = {"auroc": "roc_auc_score", "average_precision": "average_precision_score"}
+RANKED_ROWS = {
+    "lrap": "label_ranking_average_precision_score",
+    "coverage_error": "coverage_error",
+    "ranking_loss": "label_ranking_loss",
+}
 ERRORS = {
     "mae": "mean_absolute_error",
     "mape": "mean_absolute_percentage_error",
@@ -45,6 +50,7 @@ x, y = normal(ROWS, 4), normal(ROWS, 4, seed=2)
 logits, label = normal(ROWS, CLASSES, seed=3), numbers(CLASSES, ROWS)
 score, answer = normal(ROWS, seed=4), (normal(ROWS, seed=5) > 0.4).long()
 scores, answers = normal(ROWS, 4, seed=6), (normal(ROWS, 4, seed=7) > torch.tensor([-1.0, 0.0, 0.5, 1.0])).long()
+rounded, gains = scores.round(), (normal(ROWS, 4, seed=9).abs() * 2).floor()
 mask = normal(ROWS, 4, seed=8) > -0.5
 years, dates = 1.7e9 + x.double(), 1.7e9 + y.double()  # their squares have no digit left for a spread of 1
 one, other = (torch.cat([at, at + size.abs() + 0.1], -1) for at, size in ((x[:, :2], x[:, 2:]), (y[:, :2], y[:, 2:])))
@@ -68,6 +74,14 @@ def box_ious() -> Any:
     from torchvision import ops
 
     return ops.box_iou(one, other).diagonal().mean()
+
+
+def recall_at(k: int) -> Any:
+    """torchmetrics' recall of a query, over the rows that have a positive."""
+    from torchmetrics.functional.retrieval import retrieval_recall
+
+    rows = [at for at in range(ROWS) if answers[at].any()]
+    return np.mean([float(retrieval_recall(scores[at].sigmoid(), answers[at].bool(), top_k=k)) for at in rows])
 
 
 classes, soft = logits.argmax(1), logits.double().softmax(1)
@@ -128,6 +142,26 @@ CASES = [
         for name, function in (COUNTED | RANKED).items()
         for average in AVERAGES
     ),
+    *(
+        Case(f"{name}, {where}", {"type": name}, some, given, call(function, given, some), tolerance=1e-6)
+        for name, function in RANKED_ROWS.items()
+        for where, some, given in (("scores", scores, answers), ("equal scores", rounded, answers))
+    ),
+    *(
+        Case(
+            f"ndcg of {where}, {k}",
+            {"type": "ndcg", "k": k},
+            some,
+            gains,
+            call("ndcg_score", gains, some.double(), k=k),
+            tolerance=1e-6,
+        )
+        for where, some in (("scores", scores), ("equal scores", rounded))
+        for k in (None, 1, 3)
+    ),
+    Case("recall_at_k", {"type": "recall_at_k", "k": 2}, scores, answers, lambda: recall_at(2), tolerance=1e-6),
+    Case("mcc", {"type": "mcc"}, logits, label, call("matthews_corrcoef", label, classes)),
+    Case("mcc, yes or no", {"type": "mcc"}, score, answer, call("matthews_corrcoef", answer, score > 0)),
     *(
         Case(f"{name} of labels, mask", {"type": name}, scores, answers, masked(function, above=0), mask)
         for name, function in COUNTED.items()

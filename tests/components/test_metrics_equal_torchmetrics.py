@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,6 +14,7 @@ import torchmetrics.functional.classification as tmc
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
+from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
 
 from declarative_train.components.component import Collective, Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.field_docs import field_docs
@@ -136,6 +137,16 @@ def over_binary(function: Callable[..., Tensor]) -> Callable[[], Tensor]:
         [function(logits.double().softmax(-1)[:, c], (rare == c).long()) for c in range(3)]
     ).mean()
 
+
+several, chosen = normal(ROWS, 6, seed=21), (normal(ROWS, 6, seed=22) > 0).long()
+
+
+def over_rows(function: Callable[..., torch.Tensor], rows: Sequence[int]) -> Callable[[], torch.Tensor]:
+    """The mean over rows of the metric of one query; probabilities, since torchmetrics retrieves no score below 0."""
+    return lambda: torch.stack([function(several[at].sigmoid(), chosen[at], top_k=3) for at in rows]).mean()
+
+
+WITH_POSITIVE = [at for at in range(ROWS) if chosen[at].any()]
 
 CASES = [
     Case("mae", {"type": "mae"}, x, y, lambda: tmf.mean_absolute_error(x, y)),
@@ -337,6 +348,17 @@ CASES = [
         label,
         multi(tmc.multiclass_average_precision),
     ),
+    Case("mcc", {"type": "mcc"}, logits, label, lambda: tmc.multiclass_matthews_corrcoef(logits, label, CLASSES)),
+    *(
+        Case(name, {"type": name}, several, chosen, lambda function=function: function(several, chosen, num_labels=6))
+        for name, function in (
+            ("lrap", tmc.multilabel_ranking_average_precision),
+            ("coverage_error", tmc.multilabel_coverage_error),
+            ("ranking_loss", tmc.multilabel_ranking_loss),
+        )
+    ),
+    Case("ndcg", {"type": "ndcg", "k": 3}, several, chosen, over_rows(retrieval_normalized_dcg, range(ROWS))),
+    Case("recall_at_k", {"type": "recall_at_k", "k": 3}, several, chosen, over_rows(retrieval_recall, WITH_POSITIVE)),
 ]
 
 
@@ -508,8 +530,9 @@ def test_top_k() -> None:
         metric(type="accuracy", top_k=0)
 
 
-MEANS = {"accuracy", "box_iou", "mae", "mape", "mean", "mse", "perplexity", "rmse"}
-LOWER = {"mae", "mape", "mean", "mse", "perplexity", "rmse"}
+RANKED_ROWS = {"coverage_error", "lrap", "ndcg", "ranking_loss", "recall_at_k"}
+MEANS = RANKED_ROWS | {"accuracy", "box_iou", "mae", "mape", "mean", "mse", "perplexity", "rmse"}
+LOWER = {"coverage_error", "ranking_loss", "mae", "mape", "mean", "mse", "perplexity", "rmse"}
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))

@@ -260,7 +260,11 @@ TERMS: dict[str, dict[str, Any]] = {
     "smooth_l1": PAIR,
 }
 OTHERS = {"box_iou": BOXES, "mean": {"input": "wide"}}
-OF_CLASSES = frozenset(["accuracy", "auroc", "average_precision", "f1", "iou", "perplexity", "precision", "recall"])
+LABELS = {"input": "wide", "target": "yes"}
+OF_CLASSES = frozenset(
+    ["accuracy", "auroc", "average_precision", "f1", "iou", "mcc", "perplexity", "precision", "recall"]
+)
+OF_LABELS = frozenset(["coverage_error", "lrap", "ndcg", "ranking_loss", "recall_at_k"])
 
 
 def all_terms() -> dict[str, Any]:
@@ -276,7 +280,8 @@ def all_terms() -> dict[str, Any]:
         "placed": "reshape(sigmoid(x), B, 5, 4)",
         "some_boxes": "x[:, :5] > 0",
     }
-    metrics = {name: {"type": name, **(CLASSES if name in OF_CLASSES else OTHERS.get(name, PAIR))} for name in METRICS}
+    read = dict.fromkeys(OF_CLASSES, CLASSES) | dict.fromkeys(OF_LABELS, LABELS) | OTHERS
+    metrics = {name: {"type": name, **read.get(name, PAIR)} for name in METRICS}
     objective = {"loss": None, "losses": {name: {"type": name, **term} for name, term in TERMS.items()}}
     return {"model": {"graph": graph}, "objective": {**objective, "metrics": metrics}}
 

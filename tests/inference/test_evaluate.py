@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from sklearn.metrics import average_precision_score
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,6 +26,7 @@ from declarative_train.inference import evaluate as evaluate_module
 from declarative_train.inference.evaluate import EvaluationResult, _python, evaluate
 from declarative_train.inference.input import InputError
 from declarative_train.inference.predict import Prediction
+from declarative_train.inference.reports import _average_precision
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.run.evaluate import Evaluator
 from declarative_train.run.event import EvaluationDone
@@ -371,3 +373,10 @@ def test_float64_is_left_to_the_exact_device(
 def test_a_date_of_a_row_is_shown_as_one() -> None:
     assert _python(np.datetime64("2026-11-23", "ns")) == "2026-11-23"
     assert _python(np.datetime64("2026-11-23T10:20:30.5", "ns")) == "2026-11-23T10:20:30.500000000"
+
+
+def test_the_average_precision_of_a_label_is_scikit_learns() -> None:
+    random = np.random.default_rng(0)
+    scores, answers = random.normal(size=90).round(1), random.random(90) > 0.6
+    assert _average_precision(scores, answers) == pytest.approx(average_precision_score(answers, scores))
+    assert np.isnan(_average_precision(scores, np.zeros(90, bool)))

@@ -82,11 +82,16 @@ def _wrap(text: str, width: int) -> str:
 def _classes(report: Report) -> str:
     chosen = sorted(report.classes, key=lambda each: -each.support)[:MOST_CLASSES]
     shown = [each for each in report.classes if each in chosen] if len(report.classes) <= MOST_CLASSES else chosen
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (_cut(each.name, 24), number(each.precision), number(each.recall), number(each.f1), f"{each.support:,}")
         for each in shown
     ]
-    text = table(("class", "precision", "recall", "f1", "support"), rows, right=(1, 2, 3, 4))
+    header: tuple[str, ...] = ("class", "precision", "recall", "f1", "support")
+    if any(each.average_precision is not None for each in shown):
+        header = (*header, "average precision")
+        averages = ["-" if each.average_precision is None else number(each.average_precision) for each in shown]
+        rows = [(*row, average) for row, average in zip(rows, averages, strict=True)]
+    text = table(header, rows, right=(1, 2, 3, 4, 5))
     more = len(report.classes) - len(shown)
     return f"{text}\n{format_count(more, 'more class')} with less support" if more else text
 

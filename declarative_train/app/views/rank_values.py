@@ -120,7 +120,7 @@ def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int |
     for name in step.shown:
         for place, part in zip(places, step.parts, strict=True):
             rows.append((name, place, _numbers(part.gradients[name])))
-        rows.append((name, together, _numbers(step.combined(name, mean=together == "mean"))))
+        rows.append((name, together, _numbers(step.combine(name, mean=together == "mean"))))
     yield fit_lines(title, width), table(("parameter", "where", "gradient"), rows, width=width)
 
 

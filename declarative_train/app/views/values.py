@@ -79,7 +79,7 @@ def trace_values(trained: Trained, width: int | None) -> str:
         "\n".join(_predictions(trained, values)),
     ]
     if plan.batch.data_parallel_size > 1 and not plan.layout.scatters:
-        parts += _divided(trained, chosen, width)
+        parts += _divide_rows(trained, chosen, width)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -98,7 +98,7 @@ def _where(plan: Plan, node: Node) -> str:
     return f"stages {stages[0]} .. {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}"
 
 
-def _divided(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
+def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
     """Return how an evaluation divides rows over ranks and combines what they give, for the first rows."""
     import torch
 
