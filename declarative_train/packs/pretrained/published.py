@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
-from declarative_train.packs.pretrained.converters import clip, gemma, language, vision
+from declarative_train.packs.pretrained.converters import clip, experts, gemma, language, vision
 from declarative_train.plan.plan import PartPlan
 from declarative_train.recipe.model.tree import PublishedError as PublishedError
 
@@ -124,6 +124,9 @@ def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Pa
     if isinstance(value, str):
         return (PartPlan(value.replace("{prefix}", prefix)),)
     if isinstance(value, dict):
+        if "each" in value:
+            names = (value["name"].replace("{each}", str(at)) for at in range(int(str(params[value["each"]]))))
+            return tuple(part for name in names for part in _parts(name, params, prefix))
         share = int(str(params[value["share"]])) if "share" in value else 1
         name = value["name"].replace("{prefix}", prefix)
         return (PartPlan(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
@@ -393,4 +396,4 @@ _ABSENT: dict[str, object] = {
     "skip_padding": False,
 }
 
-_CONVERTERS = {**clip.CONVERTERS, **gemma.CONVERTERS, **language.CONVERTERS, **vision.CONVERTERS}
+_CONVERTERS = {**clip.CONVERTERS, **experts.CONVERTERS, **gemma.CONVERTERS, **language.CONVERTERS, **vision.CONVERTERS}

@@ -16,6 +16,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+MOE: dict[str, Any] = SIZES | {"num_experts_per_tok": 2}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 8} | {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -41,13 +42,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
     "llama": ("llama", SIZES | {"head_dim": 12}),
     "llama3": ("llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "llama_biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
+    "mixtral": ("mixtral", MOE | {"num_local_experts": 5, "sliding_window": 5, "rope_parameters": LLAMA3}),
     "mistral": ("mistral", SIZES | {"sliding_window": 5}),
     "qwen2": ("qwen2", SIZES | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     "qwen2_yarn": ("qwen2", SIZES | {"rope_parameters": YARN}),
     "qwen3": ("qwen3", SIZES | {"head_dim": 8, "tie_word_embeddings": True}),
+    "qwen3_moe": ("qwen3_moe", MOE | {"num_experts": 6, "moe_intermediate_size": 12, "head_dim": 8}),
+    "qwen3_moe_normalised": (
+        "qwen3_moe",
+        MOE | {"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": True, "attention_bias": True},
+    ),
 }
 BLOCKS = {"gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
 BLOCKS |= {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+BLOCKS |= {"mixtral": "mixtral", "qwen3_moe": "mixtral"}
 TOKENS = 12
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,33 @@ def ids(rows: int = 3) -> torch.Tensor:
 
 def theirs_as_ours(model: Any, plan: Any, *, grad: bool) -> dict[str, torch.Tensor]:
     """Values or gradients of a model of transformers by the names of ours, put together by the map."""
-    weights, held = plan.weights[0], dict(model.named_parameters(remove_duplicate=False))
+    weights, held = plan.weights[0], published_tensors(model, grad=grad)
     found = {}
     for parameter in plan.parameters:
         parts = parts_in(weights.tensors, parameter.name.removeprefix("lm."))
-        tensors = [held[part.name].grad if grad else held[part.name].detach() for part in parts]
+        tensors = [held[part.name] for part in parts]
         if parameter.tie is None:
             found[parameter.name] = torch.cat(
                 [t.T if part.transpose else t for t, part in zip(tensors, parts, strict=True)]
             )
     return found
+
+
+def published_tensors(model: Any, *, grad: bool) -> dict[str, torch.Tensor]:
+    """Return values or gradients by the names of files: transformers holds the experts of a layer in one tensor, and
+    writes each by itself."""
+    from safetensors.torch import load_file
+
+    names = dict(model.named_parameters(remove_duplicate=False))
+    if not any("experts" in name for name in names):
+        return {name: item.grad if grad else item.detach() for name, item in names.items()}
+    written = copy.deepcopy(model)
+    if grad:
+        for parameter, its in zip(written.parameters(), model.parameters(), strict=True):
+            parameter.data = its.grad.clone()
+    with tempfile.TemporaryDirectory() as folder:
+        written.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 @pytest.mark.timeout(60)

@@ -1,0 +1,47 @@
+"""Converters for mixtures of experts: the number of experts, windows, and what is not built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.recipe.model.tree import PublishedError
+
+
+def _require(config: Mapping[str, Any], usual: Mapping[str, tuple[object, ...]]) -> None:
+    """Raise PublishedError if a key of the config has none of the values that are built."""
+    odd = next((key for key, values in usual.items() if key in config and config[key] not in values), None)
+    if odd is not None:
+        raise PublishedError(f"its `{odd}` is {config[odd]}, which is not built")
+
+
+def _read_mixtral(config: Mapping[str, Any]) -> dict[str, object]:
+    _require(config, {"router_jitter_noise": (0, None)})
+    return {"window": config.get("sliding_window")}
+
+
+def _write_mixtral(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    return {**config, "sliding_window": params["window"]}
+
+
+def _read_qwen3(config: Mapping[str, Any]) -> dict[str, object]:
+    _require(config, {"mlp_only_layers": ([], None), "decoder_sparse_step": (1, None)})
+    window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    return {"experts": config.get("num_experts", config.get("num_local_experts", 128)), "window": window}
+
+
+def _write_qwen3(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    window, kept = params["window"], {key: value for key, value in config.items() if key != "num_local_experts"}
+    return {
+        **kept,
+        "num_experts": params["experts"],
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+    }
+
+
+CONVERTERS: dict[str, Converter] = {
+    "mixtral": Converter(("window",), _read_mixtral, _write_mixtral),
+    "qwen3_moe": Converter(("experts", "window"), _read_qwen3, _write_qwen3),
+}
