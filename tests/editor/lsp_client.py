@@ -31,6 +31,7 @@ class LspClient:
         settings: dict[str, Any] | None = None,
         cwd: Path | None = None,
         encodings: Sequence[str] = ("utf-16",),
+        progress: bool = False,
     ) -> None:
         self.settings = settings or {}
         self.diagnostics: dict[str, list[Any]] = {}
@@ -49,6 +50,7 @@ class LspClient:
             thread.start()
         capabilities = {
             "general": {"positionEncodings": list(encodings)},
+            "window": {"workDoneProgress": progress},
             "workspace": {"configuration": True, "workspaceFolders": True},
             "textDocument": {
                 "publishDiagnostics": {"versionSupport": True, "relatedInformation": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from lsprotocol import types
@@ -14,12 +15,22 @@ from declarative_train.core.diagnostics.fixes import apply_fixes
 from declarative_train.core.span import Span
 from declarative_train.tools.language_server.analysis import Analysis
 from declarative_train.tools.language_server.places import Places
+from declarative_train.tools.language_server.symbols import NAME, Entry, Occurrence
 
 SOURCE = "dtrain"
 SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,
     Severity.WARNING: types.DiagnosticSeverity.Warning,
     Severity.UNVERIFIED: types.DiagnosticSeverity.Information,
+}
+SYMBOL_KINDS = {
+    "block": types.SymbolKind.Class,
+    "field": types.SymbolKind.Field,
+    "metric": types.SymbolKind.Number,
+    "node": types.SymbolKind.Variable,
+    "set": types.SymbolKind.Array,
+    "term": types.SymbolKind.Function,
+    "var": types.SymbolKind.Constant,
 }
 FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{SOURCE}"
 
@@ -116,6 +127,49 @@ class Messages:
                 kind=FIX_ALL,
                 edit=types.WorkspaceEdit(changes={self.uri: [edit]}),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class NamesAt:
+    """Symbol at a place. `here`: this occurrence; `found`: all of them; `everything`: those of all symbols."""
+
+    messages: Messages
+    here: Occurrence
+    found: list[Occurrence]
+    everything: list[Occurrence]
+
+    @property
+    def range(self) -> types.Range:
+        return self.messages.range(self.here.span)
+
+    def locations(self, *, definitions: bool, uses: bool) -> list[types.Location]:
+        chosen = [each for each in self.found if (definitions if each.is_definition else uses)]
+        places = ((self.messages.address(each.span.path), self.messages.range(each.span)) for each in chosen)
+        return [types.Location(address, place) for address, place in places if address is not None]
+
+    def rename(self, name: str) -> types.WorkspaceEdit:
+        """Return the edit that renames the symbol everywhere. Raises ValueError."""
+        symbol = self.here.symbol
+        if not NAME.match(name):
+            raise ValueError(f"`{name}` is not a name: it needs letters, digits and _")
+        if any(each.symbol == symbol._replace(name=name) for each in self.everything):
+            raise ValueError(f"there is a {symbol.kind} `{name}` already")
+        changes: dict[str, list[types.TextEdit]] = {}
+        for each in self.found:
+            address = self.messages.address(each.span.path)
+            if address is None:
+                raise ValueError(f"`{symbol.name}` is also in {each.span.path}, which is not a file to edit")
+            changes.setdefault(address, []).append(types.TextEdit(self.messages.range(each.span), name))
+        return types.WorkspaceEdit(changes=changes)
+
+
+def make_symbol(messages: Messages, entry: Entry) -> types.DocumentSymbol:
+    """Return a part of the outline as the protocol has it."""
+    inner = [make_symbol(messages, each) for each in entry.inner]
+    kind = SYMBOL_KINDS.get(entry.kind, types.SymbolKind.Namespace)
+    whole, name = messages.range(entry.span), messages.range(entry.name_span)
+    detail = "" if entry.kind == "section" else entry.kind
+    return types.DocumentSymbol(entry.name, kind, whole, name, detail=detail, children=inner)
 
 
 def _short(text: str) -> str:

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 from declarative_train.app.commands.lint import looks_like_recipe
+from declarative_train.core.span import Span
 from declarative_train.tools.language_server.analysis import Analysis, analyse, earlier_diagnostics
 from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
-from declarative_train.tools.language_server.hover import hover
-from declarative_train.tools.language_server.messages import FIX_ALL, Messages
-from declarative_train.tools.language_server.places import Places
+from declarative_train.tools.language_server.hover import Hover, hover
+from declarative_train.tools.language_server.messages import FIX_ALL, Messages, NamesAt, make_symbol
+from declarative_train.tools.language_server.places import Places, holds
+from declarative_train.tools.language_server.symbols import earlier_line, find_occurrences, outline
 
 PAUSE_S = 0.5  # without typing before data and shapes are checked
 
@@ -36,6 +41,7 @@ KINDS = {
 }
 
 T = TypeVar("T")
+AtPlace: TypeAlias = types.DefinitionParams | types.ReferenceParams | types.PrepareRenameParams | types.RenameParams
 Handler = Callable[[Any], Awaitable[object]]
 
 
@@ -78,6 +84,11 @@ class RecipeServer:
                 self.complete_names,
                 types.CompletionOptions(trigger_characters=[" ", "."]),
             ),
+            types.TEXT_DOCUMENT_DEFINITION: (self.find_definition, None),
+            types.TEXT_DOCUMENT_REFERENCES: (self.find_references, None),
+            types.TEXT_DOCUMENT_PREPARE_RENAME: (self.prepare_rename, None),
+            types.TEXT_DOCUMENT_RENAME: (self.rename, types.RenameOptions(prepare_provider=True)),
+            types.TEXT_DOCUMENT_DOCUMENT_SYMBOL: (self.list_symbols, None),
             types.SHUTDOWN: (self.shut_down, None),
         }
         for name, (handler, options) in handlers.items():
@@ -136,6 +147,9 @@ class RecipeServer:
         places = Places(analysis.path, analysis.text, self.server.workspace.position_codec)
         line, column = places.lines.place(places.offset(params.position))
         found = await self._in(self.quick, lambda: hover(analysis, line, column))
+        known = recipe.known if recipe is not None else None
+        if analysis.loaded.recipe is None and known is not None:
+            found = await self._in(self.quick, lambda: _hover_earlier(known, analysis.text, line, column))
         if found is None:
             return None
         contents = types.MarkupContent(types.MarkupKind.Markdown, found.text)
@@ -154,6 +168,53 @@ class RecipeServer:
         items = [_item(name, number, places.range(span)) for number, name in enumerate(names)]
         return types.CompletionList(is_incomplete=False, items=items)
 
+    async def find_definition(self, params: types.DefinitionParams) -> list[types.Location]:
+        names = await self._names(params)
+        return [] if names is None else names.locations(definitions=True, uses=False)
+
+    async def find_references(self, params: types.ReferenceParams) -> list[types.Location]:
+        names = await self._names(params)
+        return [] if names is None else names.locations(definitions=params.context.include_declaration, uses=True)
+
+    async def prepare_rename(self, params: types.PrepareRenameParams) -> types.Range | None:
+        names = await self._names(params)
+        return None if names is None else names.range
+
+    async def rename(self, params: types.RenameParams) -> types.WorkspaceEdit | None:
+        names = await self._names(params)
+        if names is None:
+            return None
+        try:
+            return names.rename(params.new_name)
+        except ValueError as error:
+            raise JsonRpcInvalidParams(str(error)) from None
+
+    async def list_symbols(self, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        recipe = self.recipes.get(params.text_document.uri)
+        analysis = None if recipe is None else await self._of_this_text(recipe)
+        if recipe is None or analysis is None or analysis.document is None:
+            return []
+        messages, root = self._messages(recipe, analysis), analysis.document.root
+        return [make_symbol(messages, entry) for entry in outline(root, analysis.path)]
+
+    async def _names(self, params: AtPlace) -> NamesAt | None:
+        """Return the symbol at a place, if there is one."""
+        recipe = self.recipes.get(params.text_document.uri)
+        analysis = None if recipe is None else await self._of_this_text(recipe)
+        if recipe is None or analysis is None or analysis.document is None:
+            return None
+        places = Places(analysis.path, analysis.text, self.server.workspace.position_codec)
+        line, column = places.lines.place(places.offset(params.position))
+        root, texts = analysis.document.root, analysis.texts
+        found = await self._in(self.quick, lambda: find_occurrences(root, texts))
+        here = (each for each in found if each.span.path == analysis.path and holds(each.span, line, column))
+        one = next(here, None)
+        if one is None:
+            return None
+        return NamesAt(
+            self._messages(recipe, analysis), one, [each for each in found if each.symbol == one.symbol], found
+        )
+
     # analyses
 
     def _start(self, recipe: OpenRecipe, *, pause_s: float) -> None:
@@ -169,7 +230,8 @@ class RecipeServer:
             if self.static or static.loaded.recipe is None:
                 return
             await asyncio.sleep(pause_s)
-            self._show(recipe, await self._in(self.slow, lambda: analyse(recipe.path, recipe.text, full=True)))
+            async with self._progress(f"checking {Path(recipe.path).name}: data and shapes"):
+                self._show(recipe, await self._in(self.slow, lambda: analyse(recipe.path, recipe.text, full=True)))
         except asyncio.CancelledError:
             raise
         except FileNotFoundError:  # a data file disappeared meanwhile; the next change starts another analysis
@@ -177,6 +239,21 @@ class RecipeServer:
         except Exception:  # a bug of ours: it is logged, and the server continues
             message = types.LogMessageParams(types.MessageType.Error, traceback.format_exc())
             self.server.window_log_message(message)
+
+    @asynccontextmanager
+    async def _progress(self, title: str) -> AsyncIterator[None]:
+        """Show progress in an editor that supports it, while the context lasts."""
+        window = self.server.client_capabilities.window
+        if window is None or not window.work_done_progress:
+            yield
+            return
+        token, progress = str(uuid4()), self.server.work_done_progress
+        await progress.create_async(token)
+        progress.begin(token, types.WorkDoneProgressBegin(title=title))
+        try:
+            yield
+        finally:
+            progress.end(token, types.WorkDoneProgressEnd())
 
     def _show(self, recipe: OpenRecipe, analysis: Analysis) -> None:
         if analysis.text != recipe.text or self.recipes.get(recipe.uri) is not recipe:
@@ -225,6 +302,17 @@ def _function(method: Handler) -> Handler:
         return await method(params)
 
     return handler
+
+
+def _hover_earlier(known: Analysis, text: str, line: int, column: int) -> Hover | None:
+    """Return the hover text of the last analysis without an error, for a line that has not changed since."""
+    earlier = earlier_line(text, line, known.text)
+    found = None if earlier is None else hover(known, earlier, column)
+    if found is None or earlier is None:
+        return None
+    path, first, start, last, end = found.span
+    moved = line - earlier
+    return Hover(f"{found.text}\n\n(before the present error)", Span(path, first + moved, start, last + moved, end))
 
 
 def _item(name: CompletionName, number: int, place: types.Range) -> types.CompletionItem:
