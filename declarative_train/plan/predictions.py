@@ -78,7 +78,8 @@ class EstimatePlan:
     """Predicted memory and time on a kind of hardware, for the device that needs the most.
 
     Seconds are per optimizer step, None if the hardware's speed is unknown. 90 of 100 measured steps are between
-    `low_s` and `high_s`. `exposed_s`: communication during which nothing is computed. The run does not use it.
+    `low_s` and `high_s`. `exposed_s`: communication during which nothing is computed. `data_s`: to make the batches of
+    a step, which is waited for if it is longer than the rest. The run does not use it.
     """
 
     hardware: str
@@ -95,6 +96,7 @@ class EstimatePlan:
     hfu: float | None
     transfers: tuple[TransferPlan, ...]
     assumptions: tuple[str, ...]
+    data_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from declarative_train.planner.estimate.constants import DEFAULT, Constants, Mac
 
 FIGURES = ("peak_flops", "memory_per_s", "link_per_s", "network_per_s", "reached")
 FEW = 5  # rows; with fewer the error is that of the constants, or half of it with one row of the same machine
+ROW_ERROR = (
+    0.145  # of ln(measured / predicted) of one row of a machine, apart from the factor of all: docs/planner-times.md
+)
 
 
 def write_calibration(path: Path, machine: Machine, how: str) -> None:
@@ -39,9 +42,12 @@ def read_calibration(path: Path) -> Machine:
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
     """Return the machine with the factor, and the error, that measured steps show. `rows`: (predicted, measured)
-    seconds of the uncalibrated machine."""
+    seconds of the uncalibrated machine.
+
+    The logarithm of the factor is the rows' median times the part of its variance that is the machine's: a single row
+    has an error of its own."""
     ratios = [log(measured / predicted) for predicted, measured in rows]
-    middle = median(ratios)
+    middle = median(ratios) * DEFAULT.error**2 / (DEFAULT.error**2 + ROW_ERROR**2 / len(rows))
     off = sorted(abs(each - middle) for each in ratios)
     error = off[min(len(off) - 1, int(0.9 * len(off)))] if len(rows) >= FEW else DEFAULT.error / 2
     return Machine(machine.hardware, replace(machine.constants, scale=exp(middle), error=max(error, 0.05)))

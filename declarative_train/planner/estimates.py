@@ -14,6 +14,7 @@ from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.judge import ScaleOf
 from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.planner.estimate.constants import Machine
+from declarative_train.planner.estimate.data_time import data_s
 from declarative_train.planner.estimate.estimate import estimate
 from declarative_train.planner.estimate.memory import MemoryScale, memory_of
 from declarative_train.planner.estimate.model import facts_of
@@ -64,7 +65,8 @@ def with_estimates(
     if machine is None:
         return plan, diagnostics
     most = max(each.total for each in rows)
-    found = estimate(model, placement, machine, plan.flops, plan.batch.global_batch_size, most)
+    made_s = data_s(plan.data, plan.batch, machine.constants)
+    found = estimate(model, placement, machine, plan.flops, plan.batch.global_batch_size, most, made_s)
     return replace(plan, estimate=found), diagnostics
 
 

@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
 def as_json(record: Record) -> dict[str, object]:
     from declarative_train.app.views.result import result_json
 
-    more = {"started_unix_s": record.started_unix_s, "updated_unix_s": record.updated_unix_s}
+    more: dict[str, object] = {"started_unix_s": record.started_unix_s, "updated_unix_s": record.updated_unix_s}
+    more |= dict(zip(("step_s", "predicted_step_s"), _seconds(record), strict=True))
     return result_json(record) | more | {"settings": dict(record.settings)}
 
 
@@ -67,19 +68,22 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
     for name in dict.fromkeys(record.name for record in records):
         group = [record for record in records if record.name == name]
         columns = metric_columns(group, [sort] if sort else [])
-        header = ["run", "differs in", "steps", *columns, "state", "age"]
+        is_timed = any(record.predicted_step_s is not None for record in group)
+        speed = ["step ms", "predicted ms"] if is_timed else []
+        header = ["run", "differs in", "steps", *columns, *speed, "state", "age"]
         rows = [
             [
                 short_run(record),
                 differs[record.folder],
                 str(record.step),
                 *(number(record.values.get(column)) for column in columns),
+                *("-" if each is None else f"{each * 1e3:.4g}" for each in _seconds(record)[: len(speed)]),
                 record.state,
                 age(time.time() - record.updated_unix_s),
             ]
             for record in group
         ]
-        right = (2, *range(3, 3 + len(columns)), len(header) - 1)
+        right = (2, *range(3, 3 + len(columns) + len(speed)), len(header) - 1)
         blocks.append(f"{name}: {format_count(len(group), 'run')}\n\n{table(header, rows, right=right, width=width)}")
         failed = [record for record in group if record.reason][:LONGEST_REASON]
         if failed:
@@ -87,6 +91,11 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
             blocks[-1] += "\n\n" + "\n".join(one if len(one) <= width else f"{one[: width - 3]}..." for one in reasons)
     blocks.append(f"below {folder}; `dtrain compare A B` shows two of them side by side")
     return "\n\n".join(blocks)
+
+
+def _seconds(record: Record) -> tuple[float | None, float | None]:
+    """Return the measured and the predicted seconds of a step."""
+    return record.step_s, record.predicted_step_s
 
 
 def short_run(record: Record) -> str:

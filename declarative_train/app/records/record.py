@@ -18,6 +18,7 @@ from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.failures import read_failures
 from declarative_train.plan.codec import PlanError, from_json
 from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
+from declarative_train.run.sinks.console import median
 from declarative_train.run.storage.run_lock import is_locked
 
 TAIL = 1 << 16  # bytes at the end of a run's events that are read first
@@ -31,7 +32,8 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 @dataclass(frozen=True, slots=True)
 class Record:
     """Record of one run. `values`: the final ones, or the latest if it has not ended. `value_steps`: the step of the
-    weights that each value belongs to. `reason`: of a failure. `updated_unix_s`: the time of its last write."""
+    weights that each value belongs to. `reason`: of a failure. `updated_unix_s`: the time of its last write. `step_s`:
+    the median of the last session; `predicted_step_s`: that of the plan, None if it has none for this device."""
 
     folder: str
     name: str
@@ -47,6 +49,8 @@ class Record:
     seconds: float = 0.0
     started_unix_s: float = 0.0
     updated_unix_s: float = 0.0
+    step_s: float | None = None
+    predicted_step_s: float | None = None
 
     @property
     def run(self) -> str:
@@ -66,7 +70,7 @@ def read_record(folder: str) -> Record | None:
     if not is_run(folder):
         return None
     about = read_run(folder)
-    started, ended, latest = _story(os.path.join(folder, EVENTS))
+    started, ended, latest, times = _story(os.path.join(folder, EVENTS))
     if not about:
         about = _about_older(folder, started)
     values, value_steps = _values(latest, ended)
@@ -89,28 +93,47 @@ def read_record(folder: str) -> Record | None:
         seconds=float(ended.get("seconds", 0.0)) if ended else 0.0,
         started_unix_s=begun,
         updated_unix_s=max(stamps, default=begun),
+        step_s=median(times) if times else None,
+        predicted_step_s=_predicted_s(started or _first(os.path.join(folder, EVENTS))),
     )
 
 
 Entry = dict[str, Any]
 
 
-def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry]]:
-    """Return the first event of the last session, its last event, and the latest event of each kind and set, as far as
-    the end of the file has them."""
+def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
+    """Return the first event of the last session, its last event, the latest event of each kind and set, and the
+    seconds of its steps, as far as the end of the file has them."""
     latest: dict[str, Entry] = {}
+    times: list[float] = []
     ended: Entry | None = None
     for entry in _from_the_end(path):
         kind = str(entry.get("event", ""))
         if kind == "RunStarted":
-            return entry, ended, latest
+            return entry, ended, latest, times
+        if kind == "StepDone" and entry.get("step_s") is not None:
+            times.append(float(entry["step_s"]))
         if kind == "RunEnded" and not latest and ended is None:
             ended = entry
         elif kind in ("StepDone", "EpochDone", "CheckpointSaved"):
             latest.setdefault(kind, entry)
         elif kind == "EvaluationDone":
             latest.setdefault(f"{kind}/{entry.get('set')}", entry)
-    return {}, ended, latest
+    return {}, ended, latest, times
+
+
+def _first(path: str) -> Entry:
+    """Return the first event of a file, {} if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return _event(file.readline()) or {}
+    except OSError:
+        return {}
+
+
+def _predicted_s(started: Entry) -> float | None:
+    found = (started.get("predicted") or {}).get("step_ms")
+    return None if found is None else float(found) / 1e3
 
 
 def _from_the_end(path: str) -> Iterator[Entry]:

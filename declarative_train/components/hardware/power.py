@@ -12,7 +12,7 @@ WATTS: dict[str, int] = {
     "a40": 300,
     "a800-sxm": 400,
     "b200-sxm": 1000,
-    "b300-sxm": 1100,
+    "b300-sxm": 1000,
     "gb200": 1200,
     "gh200": 700,
     "h100-nvl": 400,
@@ -37,4 +37,7 @@ WATTS: dict[str, int] = {
     "v100-sxm-32gb": 300,
 }
 """Watts: thermal design power (TDP) or total board power. For a device with several settings, the largest that its air
-or liquid cooled standard board has (B200: 1,000; GB200: 1,200 per GPU; GH200: 700 for the GPU's part of 1,000)."""
+or liquid cooled standard board has (B200 and B300: 1,000, the maximum of NVIDIA's user guides of DGX B200 and B300 on
+power capping; GB200: 1,200 per GPU, NVIDIA Mission Control; GH200: 700 for the GPU's part of 1,000). Compared in 2026-11
+with the vendors' pages as S. Bekman lists them (ML engineering, compute/accelerator, Power consumption, 2026-07): A100,
+B200, B300, GB200, H100, H100 NVL, H200, L40S and MI300X."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from declarative_train.core.amounts import amount
 from declarative_train.plan.predictions import EstimatePlan, FlopsPlan, TransferPlan
 from declarative_train.planner.estimate.constants import Machine
@@ -18,9 +20,13 @@ def estimate(
     flops: FlopsPlan,
     global_batch_size: int,
     memory_bytes: int,
+    data_s: float,
 ) -> EstimatePlan:
-    """Return the estimate. `memory_bytes`: memory of the device that needs the most."""
+    """Return the estimate. `memory_bytes`: memory of the device that needs the most; `data_s`: seconds to make the
+    batches of a step, which is waited for if it is longer than the rest."""
     time = step_time(model, placement, machine)
+    if time is not None:
+        time = replace(time, waiting_s=max(0.0, data_s - time.total_s))
     low_s, high_s = (None, None) if time is None else interval(time.total_s, machine)
     hardware, transfers = machine.hardware, transfers_of(model, placement, machine)
     peak = hardware.peak_of(model.arithmetic)
@@ -36,6 +42,7 @@ def estimate(
         exposed_s=None if time is None else time.exposed_s,
         bubble_s=None if time is None else time.bubble_s,
         update_s=None if time is None else time.update_s,
+        data_s=None if time is None else data_s,
         mfu=_utilisation(flops.model, at_peak_s, time),
         hfu=_utilisation(flops.hardware, at_peak_s, time),
         transfers=tuple(_transfer(each) for each in transfers),

@@ -4,7 +4,8 @@ A matrix product takes its operations at the rate that large ones reach, and a r
 longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take their traffic. Through each node the
 device is as slow as the host that starts its operations, if that is slower. Communication overlaps as in the engine:
 the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward, except the
-last bucket; in a pipeline it follows the schedule. `constants.py` has every constant.
+last bucket; in a pipeline it follows the schedule. The copies into and out of the buffers of fsdp are not hidden, since
+they need the device's memory. `constants.py` has every constant.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.planner.estimate.constants import Link, Machine
 from declarative_train.planner.estimate.kernels import ATTENTION, MEMORY, SUMMED, SUMMED_FAR, Kernels
-from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
+from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
 from declarative_train.planner.estimate.replay import StageTime, pipeline_s
 from declarative_train.planner.estimate.traffic import (
+    SCATTERED,
     Transfer,
     dp_transfers,
     gathers,
@@ -40,17 +42,18 @@ UPDATE_CALLS = 12  # of the optimizer for one tensor, where a device has no kern
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of one optimizer step of the slowest device: computing, communication that no computation hides, idle in
-    the pipeline, updating."""
+    the pipeline, updating, and waiting for data."""
 
     compute_s: float
     exposed_s: float
     bubble_s: float
     update_s: float
     transfers: tuple[Transfer, ...]
+    waiting_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        return self.compute_s + self.exposed_s + self.bubble_s + self.update_s
+        return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scaled(self, factor: float) -> StepTime:
         """Return the time with every part multiplied by `factor`."""
@@ -98,7 +101,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
         exposed_s = max(last_s, _seconds(reduced) - backward_s) + _seconds(copied)
     return StepTime(
         compute_s=number * (forward_s + backward_s),
-        exposed_s=exposed_s,
+        exposed_s=exposed_s + _repacked_s(gathered, reduced, model, placement, machine),
         bubble_s=0.0,
         update_s=_update_s(part, model, placement, machine),
         transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine)),
@@ -107,6 +110,21 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
 
 def _seconds(transfers: Iterable[Transfer]) -> float:
     return sum(transfer.seconds for transfer in transfers)
+
+
+def _repacked_s(
+    gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
+) -> float:
+    """Return the seconds in which `fully_shard` moves gathered parameters out of the buffer of their collective (read
+    and written in the compute dtype), and gradients into theirs (also cast to the dtype of the reduction)."""
+    size = placement.shards.size
+    if not placement.is_sharded or placement.sharding is None:
+        return 0.0
+    whole = size / (size - 1)  # a rank sends all but its own part
+    unpacked = 2 * whole * sum(each.bytes_sent for each in gathered)
+    scattered = whole * sum(each.bytes_sent for each in reduced if each.what == SCATTERED)
+    packed = scattered * (1 + COMPUTE_BYTES[model.precision] / REDUCE_BYTES[model.reduce])
+    return (unpacked + packed) / machine.memory_per_s
 
 
 def _time_exposed(

@@ -18,6 +18,7 @@ from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BY
 from declarative_train.planner.estimate.placement import DeviceGroup, DevicePart, Placement
 
 TO_STAGES = "stage to stage"
+SCATTERED = "gradients, reduce-scatter"
 BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 
 
@@ -115,7 +116,7 @@ def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machin
         calls = len(gather_groups(part, model, sharding))
         if shards.size > 1:
             sent = times * size * (shards.size - 1) / shards.size
-            found.append(_transfer("gradients, reduce-scatter", sent, times * calls, shards, placement, machine))
+            found.append(_transfer(SCATTERED, sent, times * calls, shards, placement, machine))
         size //= shards.size
     if replicas.size > 1 and not placement.scatters:
         sent = 2 * size * (replicas.size - 1) / replicas.size

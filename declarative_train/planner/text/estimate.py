@@ -33,6 +33,7 @@ def describe_estimate(plan: Plan) -> list[str]:
         assert estimate.high_s is not None
         bounds = [time_in_words(each) for each in (estimate.low_s, estimate.high_s)]
         rows.append(["interval", f"{bounds[0]} to {bounds[1]}: 90 of 100 measured steps"])
+        rows.append(["data", _data(plan, estimate)])
         rows.append(["throughput", f"{amount(plan.batch.global_batch_size / estimate.step_s)} samples/s"])
         rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
         steps = format_count(plan.training.num_steps, "step")
@@ -69,9 +70,24 @@ def _step(estimate: EstimatePlan) -> str:
         "waiting for others": estimate.exposed_s,
         "pipeline idle": estimate.bubble_s,
         "updating": estimate.update_s,
+        "waiting for data": _waiting_s(estimate),
     }
     shown = " + ".join(f"{time_in_words(seconds)} {what}" for what, seconds in parts.items() if seconds)
     return f"{time_in_words(estimate.step_s or 0.0)} = {shown}"
+
+
+def _waiting_s(estimate: EstimatePlan) -> float:
+    parts = (estimate.compute_s, estimate.exposed_s, estimate.bubble_s, estimate.update_s)
+    computed_s = sum(each or 0.0 for each in parts)
+    return max(0.0, (estimate.data_s or 0.0) - computed_s)
+
+
+def _data(plan: Plan, estimate: EstimatePlan) -> str:
+    """Return the time to make a step's batches, and whether it limits."""
+    workers = plan.data.workers
+    by = format_count(workers, "worker") if workers else "one thread"
+    limits = "which limits the step: raise data.workers" if _waiting_s(estimate) else "less than a step"
+    return f"{time_in_words(estimate.data_s or 0.0)} to make a rank's samples by {by}, {limits}"
 
 
 def describe_choice(plan: Plan) -> list[str]:

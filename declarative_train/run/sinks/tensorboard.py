@@ -14,6 +14,7 @@
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
 | <set>/confusion_matrix, <set>/samples | of classes: images, or a table if the samples are not images |
 | plan, remarks, samples/<n> | text: `samples` is the model's continuation of prompt n |
+| speed | text: the predicted and the measured time of a step, when a run ends |
 
 TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. It also
 sorts the columns of hyper-parameters, after those that differ: a leading blank, which is invisible, puts some first.
@@ -30,6 +31,7 @@ import re
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self
@@ -49,6 +51,7 @@ from declarative_train.run.event import (
     TextsWritten,
 )
 from declarative_train.run.sinks.background import BackgroundSink
+from declarative_train.run.sinks.console import format_speed, summarize
 from declarative_train.run.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
 
 if TYPE_CHECKING:
@@ -121,6 +124,8 @@ class EventWriter:
         self._Summary = summary_pb2.Summary
         self._SessionLog = event_pb2.SessionLog
         self._predicted: dict[str, float] = {}
+        self._started: RunStarted | None = None
+        self._steps = deque[StepDone](maxlen=1000)  # the latest
         self._waiting: dict[tuple[str, str], ClassesPredicted] = {}
         self._drawn_s: dict[tuple[str, str], float] = {}
         self._can_draw = True
@@ -131,6 +136,7 @@ class EventWriter:
             case RunStarted():
                 self._start(event)
             case StepDone():
+                self._steps.append(event)
                 self._scalars(step_scalars(event) | self._predicted, event.step, event.time_unix_s)
             case EvaluationDone():
                 self._scalars(event.values, event.step, event.time_unix_s)
@@ -149,6 +155,7 @@ class EventWriter:
                 self._end(event)
 
     def _start(self, event: RunStarted) -> None:
+        self._started = event
         if event.first_step:
             restart = self._SessionLog(status=self._SessionLog.START)
             self._put(self._Event(wall_time=event.time_unix_s, step=event.first_step + 1, session_log=restart))
@@ -164,6 +171,10 @@ class EventWriter:
     def _end(self, event: RunEnded) -> None:
         for name, value in best_values(event).items():
             self._scalars({tag_of(name): value}, event.value_steps.get(name, event.step), event.time_unix_s)
+        if self._started is not None and self._started.predicted and self._steps:
+            speeds = {"predicted": self._started.predicted, "measured": summarize(self._steps)}
+            text = "\n\n".join(f"{word}: {format_speed(values)}" for word, values in speeds.items())
+            self._text("speed", text, event.step, event.time_unix_s)
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:

@@ -79,8 +79,12 @@ def test_what_was_predicted_stands_beside_what_was_measured(tmp_path: Path) -> N
     sink.write(replace(STARTED, predicted={"step_ms": 12.5, "memory_gib": 1.5}))
     for number in (10, 20):
         sink.write(replace(step(number, 2.0), step_s=0.014))
+    sink.write(RunEnded(20, "finished", {}, 3.0, 2000.0))
     sink.close()
     found = read(tmp_path)
+    (speed,) = found.Tensors("speed/text_summary")
+    text = speed.tensor_proto.string_val[0].decode()
+    assert text == "predicted: 12.5 ms a step, 1.50 GiB\n\nmeasured: 14 ms a step, 1.00 GiB"
     assert curve(found, "utilisation/predicted_step_ms") == [(10, 12.5), (20, 12.5)]
     assert curve(found, "utilisation/step_ms") == [(10, 14.0), (20, 14.0)]
     assert curve(found, "utilisation/predicted_memory_gib") == [(10, 1.5), (20, 1.5)]

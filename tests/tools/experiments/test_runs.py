@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from declarative_train.__main__ import main
+from declarative_train.app.commands.runs import as_json
+from declarative_train.app.commands.runs import text as runs_text
 from declarative_train.app.records.record import read_record
 from declarative_train.app.records.tables import what_differs
 from declarative_train.engine.failures import Failure, write_failure
@@ -169,3 +173,19 @@ def test_names_of_runs_are_short_and_safe() -> None:
     assert short_names(["model.graph.a.p", "model.graph.b.p"]) == {"model.graph.a.p": "a.p", "model.graph.b.p": "b.p"}
     assert len(label("single", {f"vars.{'x' * 30}{number}": "y" * 90 for number in range(9)})) <= 56
     assert label("fsdp", {}, {"seed": 3}) == "fsdp-seed=3"
+
+
+def test_predicted_and_measured_seconds_of_a_step(tmp_path: Path) -> None:
+    begun = replace(started(tmp_path), predicted={"step_ms": 12.0})
+    times = [replace(step(number, 0.5), step_s=seconds) for number, seconds in ((1, 0.5), (2, 0.02), (3, 0.01))]
+    record = read_record(str(make_run(tmp_path / "a", begun, *times, ended(3, 0.1), settings={})))
+    assert record is not None
+    assert (record.step_s, record.predicted_step_s) == (0.02, 0.012)
+    shown = runs_text([record], str(tmp_path))
+    assert "predicted  state" in shown
+    assert re.search(r" 20 +12 +finished", shown)
+    without = read_record(str(made(tmp_path / "b", 0.1, 0.9)))
+    assert without is not None
+    assert without.predicted_step_s is None
+    assert "predicted" not in runs_text([without], str(tmp_path)).partition("\n\nbelow")[0]
+    assert as_json(record)["predicted_step_s"] == 0.012

@@ -1,0 +1,27 @@
+"""Time to make the batches of a step: rows gathered from memory, pictures read and decoded.
+
+They are made while the step before computes, so that only what takes longer than a step is waited for.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.planner.estimate.constants import Constants
+
+MOST_BYTES = 4  # of a value, before a cast
+
+
+def data_s(data: DataSpec, batch: BatchSpec, constants: Constants) -> float:
+    """Return the seconds in which one rank's processes (`data.workers`, or one thread) make the samples of a step."""
+    gathered_s = decoded_s = 0.0
+    for field in data.fields:
+        size = prod(field.tensor.shape)
+        if FIELDS.read(field.component).is_lazy:
+            decoded_s += size / constants.decode_per_s
+        else:
+            gathered_s += size * MOST_BYTES / constants.assemble_per_s
+    rows = batch.accumulation * batch.microbatch_size * batch.num_microbatches
+    return rows * (gathered_s + decoded_s) / max(1, data.workers)
