@@ -32,3 +32,11 @@ Mesh = tuple[MeshAxis, ...]
 def size_of(mesh: Sequence[MeshAxis], *names: Axis) -> int:
     """Return the number of ranks along these axes. An axis that the mesh does not have counts as 1."""
     return prod(axis.size for axis in mesh if axis.name in names)
+
+
+def coordinates(rank: int, mesh: Sequence[MeshAxis]) -> dict[str, int]:
+    """Return the coordinates of a rank by mesh axis. Neighbouring ranks differ in the last axis."""
+    found: dict[str, int] = {}
+    for axis in reversed(mesh):
+        rank, found[axis.name] = divmod(rank, axis.size)
+    return {axis.name: found[axis.name] for axis in mesh}

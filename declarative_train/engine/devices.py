@@ -112,7 +112,7 @@ def _processes(layout: LayoutPlan) -> str:
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
     """Return the failure if GPUs are missing: it names the visible ones and how to change the layout."""
-    named = {*layout.devices, *(rank.device for rank in layout.ranks)} or {0}
+    named = {*layout.devices, *layout.rank_devices}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
         wanted, fix = f"layout.gpus names GPU {max(named)}", f"number them from 0 to {num_visible - 1}"
@@ -132,7 +132,7 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
     """Return the number of GPUs that the layout needs on a node; its indices may have gaps."""
-    return max((*layout.devices, *(rank.device for rank in layout.ranks)), default=0) + 1
+    return max(*layout.devices, *layout.rank_devices, 0) + 1
 
 
 def num_gpus() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from math import prod
+from typing import Literal, overload
 
-from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, size_of
+from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, coordinates, size_of
 from declarative_train.graph.cuts import Cuts
 
 
@@ -52,6 +54,7 @@ class PipelinePlan:
     included. `grid[rank][time]`: an action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle.
     `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
 
+    `rank_stages`: the stages that ranks hold, by their pipeline coordinate.
     `num_parameters`: elements of each stage's parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements,
     dtypes and bytes per sample of `wires`.
     """
@@ -63,6 +66,7 @@ class PipelinePlan:
     wires: tuple[tuple[str, ...], ...]
     grid: tuple[tuple[str, ...], ...]
     last_stage_rank: int
+    rank_stages: tuple[tuple[int, ...], ...]
     num_parameters: tuple[int, ...]
     wire_elements: tuple[int, ...] = ()
     wire_dtypes: tuple[tuple[str, ...], ...] = ()
@@ -93,10 +97,10 @@ class LayoutPlan:
 
     `mode`: the recipe's word, for display; code asks for the axes of the `mesh`. `device`: cuda, cpu, mps, or auto,
     which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are sharded,
-    recomputed and compiled as a whole. In mode dp, `num_copies` is the number of devices of the one process and
-    `devices` are their indices; otherwise 1 and none. `min_nodes`: with fewer nodes the run waits; with a number from
-    there to `num_nodes` it is compiled again for them. `max_restarts`: how often the ranks are started again without
-    progress.
+    recomputed and compiled as a whole. `rank_devices`: the indices of the devices of each node's ranks. In mode dp,
+    `num_copies` is the number of devices of the one process and `devices` are their indices; otherwise 1 and none.
+    `min_nodes`: with fewer nodes the run waits; with a number from there to `num_nodes` it is compiled again for them.
+    `max_restarts`: how often the ranks are started again without progress.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor"]
@@ -104,7 +108,7 @@ class LayoutPlan:
     num_nodes: int
     gpus_per_node: int
     mesh: Mesh
-    ranks: tuple[RankPlan, ...]
+    rank_devices: tuple[int, ...]
     units: tuple[str, ...]
     num_copies: int = 1
     devices: tuple[int, ...] = ()
@@ -114,6 +118,10 @@ class LayoutPlan:
     cuts: Cuts | None = None
     min_nodes: int | None = None
     max_restarts: int = 0
+
+    @property
+    def ranks(self) -> RankTable:
+        return RankTable(self)
 
     def size(self, *axes: Axis) -> int:
         """Return the number of ranks along the given axes together; an axis that the mesh lacks counts as 1."""
@@ -155,3 +163,28 @@ class LayoutPlan:
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"
+
+
+@dataclass(frozen=True, slots=True)
+class RankTable(Sequence[RankPlan]):
+    """Ranks of a layout. A row follows from the mesh, so that a plan for thousands of ranks has no row for each."""
+
+    layout: LayoutPlan
+
+    def __len__(self) -> int:
+        return prod(axis.size for axis in self.layout.mesh)
+
+    @overload
+    def __getitem__(self, rank: int) -> RankPlan: ...
+    @overload
+    def __getitem__(self, rank: slice) -> tuple[RankPlan, ...]: ...
+
+    def __getitem__(self, rank: int | slice) -> RankPlan | tuple[RankPlan, ...]:
+        if isinstance(rank, slice):
+            return tuple(self[each] for each in range(len(self))[rank])
+        layout, number = self.layout, range(len(self))[rank]
+        node, local_rank = divmod(number, layout.gpus_per_node)
+        place = coordinates(number, layout.mesh)
+        pipeline = layout.pipeline
+        stages = () if pipeline is None else pipeline.rank_stages[place["pipeline"]]
+        return RankPlan(number, node, local_rank, layout.rank_devices[local_rank], place, stages)

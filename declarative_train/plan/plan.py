@@ -17,7 +17,7 @@ from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.predictions import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
 from declarative_train.plan.recomputation import Policy, Recomputation
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 complete, their manifests. (Saving is `run/checkpoint.py`, tensor files are `engine/checkpoints/`.)
 
 A manifest is JSON. Its first key is the checksum of its own text, so that any changed byte is detected; `files` has
-size and checksum of everything else in the folder.
+size and checksum of everything else in the folder. If ranks of several nodes wrote, it has no row for each of their
+files: `lists` has a row for each node, of a file with the rows of that node.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
     whole = []
     for folder in folders:
         try:
-            whole.append((folder, read_manifest(folder, fs.cat_file, fs.size)))
+            whole.append((folder, read_manifest(folder, fs.cat_file, sizes_on(fs))))
         except TornError:
             continue
     if not whole:
@@ -203,7 +204,7 @@ def _checkpoints_in(root: str) -> list[str]:
 def _manifest_in(path: str) -> dict[str, Any] | None:
     """Return the manifest of a checkpoint, or None if it is incomplete or unreadable."""
     try:
-        return read_manifest(path, _content, os.path.getsize)
+        return read_manifest(path, _content, local_sizes)
     except (TornError, OSError):
         return None
 
@@ -236,10 +237,27 @@ def is_as_written(content: bytes) -> bool:
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
 
 
-def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str], int]) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`, if all its files exist with the right sizes. `read` returns the
-    content of a file, `size` its bytes. Raises TornError, and errors of these two functions other than a missing
-    file."""
+def local_sizes(folder: str) -> dict[str, int]:
+    """Return the bytes of each file in a folder."""
+    return {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
+
+
+def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
+    """Return `local_sizes` for a file system of fsspec. It lists a folder: a request for each file would take minutes
+    for a checkpoint of a thousand ranks."""
+
+    def sizes(folder: str) -> dict[str, int]:
+        fs.invalidate_cache()
+        found = fs.ls(folder, detail=True)
+        return {str(each["name"]).rsplit("/", 1)[-1]: each["size"] for each in found if each["type"] != "directory"}
+
+    return sizes
+
+
+def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str], Mapping[str, int]]) -> dict[str, Any]:
+    """Return the manifest of the checkpoint at `path`, if all its files exist with the right sizes; its `files` include
+    those of `lists`. `read` returns the content of a file, `sizes` the bytes of each file in a folder. Raises
+    TornError, and errors of these two functions other than a missing file."""
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:
@@ -253,14 +271,22 @@ def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str],
         if manifest["format"] not in (FORMAT, UNSEALED):
             raise TornError(f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}")
         int(manifest["step"])
-        for name, record in manifest["files"].items():
-            size_bytes = size(f"{path}/{name}")
-            if size_bytes != record["size_bytes"]:
-                found = f"{name} has {format_count(size_bytes, 'byte')}, {record['size_bytes']} were written"
-                raise TornError(f"the checkpoint {path} is damaged: {found}")
+        files = dict(manifest["files"])
+        for name, record in manifest.get("lists", {}).items():
+            rows = read(f"{path}/{name}")
+            if hashlib.sha256(rows).hexdigest() != record["sha256"]:
+                raise TornError(f"the checkpoint {path} is damaged: the checksum of {name} does not match")
+            files |= {name: record, **json.loads(rows)}
+        found = sizes(path)
+        for name, record in files.items():
+            if name not in found:
+                raise FileNotFoundError(name)
+            if found[name] != record["size_bytes"]:
+                why = f"{name} has {format_count(found[name], 'byte')}, {record['size_bytes']} were written"
+                raise TornError(f"the checkpoint {path} is damaged: {why}")
     except FileNotFoundError as error:
         missing = str(error.filename or error).rsplit("/", 1)[-1]
         raise TornError(f"the checkpoint {path} is damaged: {missing} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise TornError(f"the checkpoint {path} is damaged: {MANIFEST} cannot be read") from None
-    return dict(manifest)
+    return manifest | {"files": files}

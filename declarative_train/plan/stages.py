@@ -65,6 +65,7 @@ def pipeline_of(
         wires=tuple(piece.wires_out for piece in pieces[:-1]),
         grid=schedule_grid(schedule, num_ranks, len(stages), site.num_microbatches),
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
+        rank_stages=tuple(schedule.stages_of(rank, num_ranks, len(stages)) for rank in range(num_ranks)),
         num_parameters=tuple(_count_parameters(names, site, opened) for names in stages),
         wire_elements=wire_elements(pieces),
         wire_dtypes=wire_dtypes(pieces, site.recipe.training.precision.compute),

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,8 @@ from declarative_train.core.cuts import RankCut
 from declarative_train.core.packs import hooks
 from declarative_train.data.order import samples_until
 from declarative_train.engine.checkpoints.retry import retry_on
-from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
+from declarative_train.engine.checkpoints.together import ALONE, check_together, collect, join_groups, read_once
 from declarative_train.engine.collectives import Ranks, local_part
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, first_line, limit_s
@@ -40,6 +40,8 @@ from declarative_train.run.run_state import RunState
 from declarative_train.run.signals import SAVING
 
 if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
+
     from declarative_train.plan.plan import Plan
 
 
@@ -49,14 +51,14 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Content of one checkpoint, as far as this rank writes it. `alone`: it writes all of it."""
+    """Content of one checkpoint, as far as this rank writes it. `alone`: it writes all of it. `numbers`: those of the
+    optimizer; ranks that hold the same part of the model as another have none."""
 
     step: int
     best_step: int | None
     keep: int
     tensors: dict[str, torch.Tensor]
     numbers: dict[str, float]
-    shapes: dict[str, list[int]]
     manifest: dict[str, Any]
     alone: bool
 
@@ -88,10 +90,10 @@ class Checkpoints:
         self._buffers: dict[str, torch.Tensor] = {}
         self._retry = retry_on(store.is_local)
         self._reported: str | None = None
-        self._group = None
-        if self._background and not self._alone and not engine.is_replicated:
-            limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
-            self._group = distributed.new_group(backend="gloo", timeout=limit)
+        self._groups = ALONE
+        if not self._alone:
+            self._groups = join_groups(plan.layout, self._background, by_rank_0=self._by_one_rank(0))
+        self._read: tuple[str, Metadata] | None = None  # metadata of the checkpoint that is being loaded
         if plan.checkpoint is not None:
             from declarative_train.engine.checkpoints import format as _  # noqa: F401  # not during the first save
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
@@ -174,20 +176,14 @@ class Checkpoints:
         own |= {name: unpack_tensor(item, packed[name]) for name, item in own.items() if name in packed}
         tensors = own | average_tensors(self._engine) | moments
         alone = self._alone or self._by_one_rank(sum(tensor.nbytes for tensor in tensors.values()))
-        if alone and self._rank != 0:
+        if (alone and self._rank != 0) or not self._groups.writes:
             return None
         if self._rank == 0:
             self._before_publishing()
-        shapes = {
-            name: [tensor.shape[0], packed[name].columns] if name in packed else list(tensor.shape)
-            for name, tensor in model_tensors(self._engine.model).items()
-        }
-        for name, cut in self._find_cut(model_tensors(self._engine.model)).items():
-            shapes[name] = list(cut.whole_shape(shapes[name]))
         if self._rank != 0 and self._engine.dp_rank != 0:
-            shapes = {}  # those of another rank with the same part of the model
+            numbers = {}  # those of another rank with the same part of the model
         manifest = self._manifest(state, is_best)
-        return Snapshot(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
+        return Snapshot(state.step, state.best_step, keep, tensors, numbers, manifest, alone)
 
     def _write_in_background(self, snapshot: Snapshot) -> None:
         with SAVING.going_on():
@@ -215,23 +211,29 @@ class Checkpoints:
         from declarative_train.engine.checkpoints.format import save_tensors
 
         retry, step = self._retry, snapshot.step
-        files = save_tensors(
+        files, shapes = save_tensors(
             self.store.partial_path(step),
             snapshot.tensors,
             alone=snapshot.alone,
-            group=self._group,
+            group=self._groups.writers,
             cuts=self._find_cut(snapshot.tensors),
             retry=retry,
             prepare=lambda: self.store.prepare(step),
         )
-        numbers, shapes = snapshot.numbers, snapshot.shapes
+        numbers = snapshot.numbers
+        lists: dict[str, Any] = {}
         if not snapshot.alone:
-            files, numbers, shapes = self._gather(files, numbers, shapes)
+            assert self._groups.writing is not None
+            files, lists, numbers = collect(self.store, step, self._groups.writing, retry, files, numbers)
         if self._rank == 0:
             texts = {PLAN: self._plan_text, **self._files_of_packs}
             for name, text in texts.items():
                 files = {**files, name: retry(partial(self.store.write, step, name, text))}
-            retry(lambda: self.store.publish(step, snapshot.manifest | manifest_of(files, numbers, shapes)))
+            shapes |= {
+                f"model/{each.name}": list(each.shape) for each in self._plan.parameters if self._is_in_base(each.name)
+            }
+            written = manifest_of(files, numbers, shapes) | ({"lists": lists} if lists else {})
+            retry(lambda: self.store.publish(step, snapshot.manifest | written))
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
@@ -242,26 +244,14 @@ class Checkpoints:
     def at(self, step: int) -> CheckpointEntry:
         """Return the checkpoint of a step after checking every byte of it: rank 0 reads the manifest and the sizes, and
         each rank its part of the files. Raises CheckpointFailure on all ranks or on none."""
-        found: list[CheckpointEntry | str] = [""]
-        if self._rank == 0:
-            try:
-                found = [read_entry(self.store.path(step))]
-            except CheckpointFailure as failure:
-                found = [str(failure)]
-        if not self._alone:
-            distributed.broadcast_object_list(found)
-        (entry,) = found
-        if isinstance(entry, str):
-            raise CheckpointFailure(entry)
-        mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
-        reasons: list[str | None] = [mine]
-        if not self._alone:
-            reasons = [None] * self._num_ranks
-            distributed.all_gather_object(reasons, mine)
-        for reason in reasons:
-            if reason is not None:
-                raise CheckpointFailure(reason)
-        return entry
+        return check_together(self.store.path(step), self._groups.reading)
+
+    def _read_metadata(self, entry: CheckpointEntry) -> Metadata:
+        from declarative_train.engine.checkpoints.format import parse_metadata
+
+        if self._read is None or self._read[0] != entry.path:
+            self._read = entry.path, parse_metadata(read_once(entry.path, self._groups.reading))
+        return self._read[1]
 
     def load(self, entry: CheckpointEntry) -> RunState:
         """Load model, optimizer and RunState from a checkpoint whose content was checked by `at` or
@@ -271,6 +261,7 @@ class Checkpoints:
             self._base = [frozen_base.locate_files(record, entry.path) for record in entry.manifest.get("base", [])]
             self._in_base = frozen_base.names_in(self._base)
         self._load_optimizer(entry)
+        self._read = None
         state = RunState.from_json(entry.manifest["state"])
         if self._engine.loss_scale is not None and state.loss_scale is not None:
             self._engine.loss_scale.load(state.loss_scale)
@@ -278,7 +269,7 @@ class Checkpoints:
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
         """Load parameters and buffers only. `with_base`: also frozen weights that the checkpoint refers to."""
-        from declarative_train.engine.checkpoints.format import entries, load_tensors
+        from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
 
         records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
@@ -290,7 +281,8 @@ class Checkpoints:
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
                 write_packed(source, into, packed, {name: cut for name, cut in self._cuts.items() if name in into})
         wanted = {name: item for name, item in wanted.items() if name not in in_base}
-        held = entries(entry.path)
+        metadata = self._read_metadata(entry)
+        held = tensors_in(metadata)
         missing = sorted(set(wanted) - set(held))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
@@ -303,19 +295,19 @@ class Checkpoints:
                 if name.removeprefix("model/") in packed
             }
             wanted |= averages if has_averages else {}
-            load_tensors(entry.path, wanted, alone=self._alone, cuts=self._find_cut(wanted))
+            load_tensors(entry.path, wanted, alone=self._alone, cuts=self._find_cut(wanted), metadata=metadata)
         if has_averages:
             return
         if self._engine.average is not None:  # the checkpoint has no moving averages
             self._engine.average.begin_again()
 
     def _load_optimizer(self, entry: CheckpointEntry) -> None:
-        from declarative_train.engine.checkpoints.format import entries, load_tensors
+        from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
 
-        parameters = self._engine.optimizer.parameters
+        metadata, parameters = self._read_metadata(entry), self._engine.optimizer.parameters
         targets: dict[str, torch.Tensor] = {}
         state: dict[str, dict[str, Any]] = {}
-        for key, (size, dtype) in entries(entry.path).items():
+        for key, (size, dtype) in tensors_in(metadata).items():
             kind, _, rest = key.partition("/")
             name, _, word = rest.rpartition("/")
             if kind != "optimizer" or name not in parameters:
@@ -323,7 +315,13 @@ class Checkpoints:
             target = empty_like(parameters[name], size, dtype, self._cuts.get(name))
             targets[key] = state.setdefault(name, {})[word] = target
         if targets or not self._alone:  # all ranks load together, also those of a stage without optimizer state
-            load_tensors(entry.path, targets, alone=self._alone, cuts=self._find_cut(targets))
+            load_tensors(
+                entry.path,
+                targets,
+                alone=self._alone,
+                cuts=self._find_cut(targets),
+                metadata=metadata,
+            )
         for key, value in entry.manifest["optimizer_numbers"].items():
             name, _, word = key.rpartition("/")
             if name in parameters:
@@ -365,12 +363,6 @@ class Checkpoints:
     def _is_in_base(self, key: str) -> bool:
         return key.removeprefix("model/") in self._in_base
 
-    def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return each of the dicts merged over all ranks, on rank 0."""
-        found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
-        distributed.gather_object(mine, found, group=self._group)
-        return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
-
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return copies of this rank's part of each tensor in host memory. `buffers`: the copies of the last save, which
@@ -392,11 +384,11 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the manifest's entries on what was saved. `shapes`: those of the model's tensors, so that lint can check
-    them without torch."""
+    """Return the manifest's entries on what was saved. `shapes`: those of all tensors; the model's
+    are written, so that lint can check them without torch."""
     return {
         "optimizer_numbers": dict(numbers),
-        "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
+        "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},
         "files": dict(sorted(files.items())),
     }
 

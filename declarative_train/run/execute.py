@@ -57,7 +57,7 @@ def execute(
         if measured is not None:
             yield measured
         yield from (Notice(message, time.time(), is_warning=True) for message in first_steps.report(due.step))
-        reason = stop.check()
+        reason = stop.check(window.exchange, is_due=due.anything)
         if reason or due.anything:
             yield from (Notice(message, time.time()) for message in window.flush())
         if due.closes_epoch:

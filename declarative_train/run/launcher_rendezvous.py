@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.core.amounts import in_ranges
@@ -25,6 +27,7 @@ COMPILE_TIMEOUT_S = 1800.0  # for all ranks to start, and for rank 0 to read the
 FIRST_REPORT_S = 10.0  # time until a wait is first reported
 ARRIVALS_S = 0.02  # between two checks for new ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
+_SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
@@ -58,7 +61,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
                 put(lasting, f"attempt/{answered}", number)
             if time.monotonic() > deadline_s:
                 raise RunFailure(f"{missing()} did not start within {COMPILE_TIMEOUT_S:.0f} s")
-            time.sleep(ARRIVALS_S)
+            time.sleep(ARRIVALS_S * max(1, world // 64))  # a check asks for every rank
     return store, lasting
 
 
@@ -128,3 +131,23 @@ def put(store: Any, key: str, value: object) -> None:
 def take(store: Store, key: str) -> Any:
     """Wait for a value and return it. Unpickling is safe: only ranks of this run write to the store."""
     return pickle.loads(store.get(key))
+
+
+def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
+    """Wait for several values and return them, by one request."""
+    return [pickle.loads(each) for each in store.multi_get(list(keys))] if keys else []
+
+
+def take_once(store: Store, key: str, host: str) -> Any:
+    """Return a value that all ranks need. One rank of each machine takes it from the store and shows it to the others
+    there, in a file without a name: a plan for a thousand ranks should not leave rank 0 a thousand times."""
+    if store.add(f"{key}/readers/{host}", 1) > 1:
+        with suppress(OSError):  # not on Linux, or in another container of the same host name
+            return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())
+        return take(store, key)
+    content = store.get(key)
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # it stays open
+    file.write(content)
+    _SHOWN.append(file)
+    put(store, f"{key}/copy/{host}", f"/proc/{os.getpid()}/fd/{file.fileno()}")
+    return pickle.loads(content)

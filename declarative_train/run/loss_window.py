@@ -82,6 +82,7 @@ class LossWindow:
         self._num_terms = len(engine.objective.terms)
         self._steps: list[int] = []
         self._results: list[StepResult] = []
+        self._summed: list[Terms] = []  # of the first steps of these
         self._num_rows = 0
         self._reported_empty: set[int] = set()
         self._reported_bounds: set[int] = set()
@@ -96,6 +97,13 @@ class LossWindow:
         if result.grad_norm is not None:
             self.grad_norm = result.grad_norm
 
+    def exchange(self, votes: Sequence[float]) -> list[float]:
+        """Sum the losses of the steps since the last call over the ranks, and return `votes` summed with them. Waits
+        for the device. All ranks must call it after the same step."""
+        summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
+        self._summed += summed
+        return votes
+
     def flush(self) -> list[str]:
         """Add the losses and metrics of the steps since the last flush to the means. Return notices: skipped steps,
         loss terms without a valid item or outside their bounds. All ranks must call it after the same step.
@@ -105,7 +113,9 @@ class LossWindow:
         if not self._steps:
             return []
         engine = self._engine
-        per_step = compute_terms(engine, self._results)
+        if len(self._summed) < len(self._results):
+            self.exchange(())
+        per_step = self._summed
         finite = [all(value is None or math.isfinite(value) for value in values) for values in per_step]
         notices = []
         if not all(finite):
@@ -117,7 +127,7 @@ class LossWindow:
         notices += self._find_skipped(finite)
         notices += self._find_empty(per_step)
         notices += self._find_out_of_bounds(per_step)
-        self._steps, self._results, self._num_rows = [], [], 0
+        self._steps, self._results, self._summed, self._num_rows = [], [], [], 0
         return notices
 
     def take_logging(self) -> Means:
@@ -200,13 +210,27 @@ class LossWindow:
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
     """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
-    shares = engine.ranks.sum(_shares(engine, results))
-    if isinstance(results[0].counts, torch.Tensor):
-        both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
-        sums, counts = both.tolist()
-    else:
-        sums, counts = shares.tolist(), [result.counts for result in results]
-    return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
+    return sum_over_ranks(engine, results, ())[0]
+
+
+def sum_over_ranks(
+    engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
+) -> tuple[list[Terms], list[float]]:
+    """Return `compute_terms`, and other numbers summed over all ranks, by the same collective."""
+    shares = _shares(engine, results)
+    summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
+    if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
+        summed[-len(votes) :] = engine.place.tensor.sum(summed[-len(votes) :])
+    on_device = isinstance(results[0].counts, torch.Tensor)
+    counts = [result.counts for result in results]
+    if on_device:
+        summed = torch.cat([torch.stack(counts).reshape(-1), summed])  # type: ignore[arg-type]
+    found, size = summed.tolist(), len(engine.objective.terms)
+    rows = [found[at : at + size] for at in range(0, len(found) - len(votes), size)]
+    if on_device:
+        counts, rows = rows[: len(results)], rows[len(results) :]
+    terms = [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(rows, counts, strict=True)]
+    return terms, found[len(found) - len(votes) :]
 
 
 def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:

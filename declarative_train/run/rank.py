@@ -114,7 +114,7 @@ def _train(
         steps_bytes=bytes_without_parameters(plan, context.rank),
     )
     plan = replace_set_bytes(plan, training.bytes_on_device if device.type == "cuda" else 0)
-    stop = StopAgreement(engine.world, asked, plan.training.max_time_s)
+    stop = StopAgreement(len(plan.layout.ranks), asked, plan.training.max_time_s)
     writers = (make(plan, engine) for make in hooks("evaluation_writer"))
     evaluator = Evaluator(
         engine.plan,

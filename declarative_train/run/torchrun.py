@@ -37,7 +37,7 @@ from declarative_train.engine.failures import (
 )
 from declarative_train.engine.launchers import OF_TORCH, find_launcher
 from declarative_train.plan.run_folder import checkpoints_root
-from declarative_train.run.launcher_rendezvous import has_agent_store, open_stores, put, take
+from declarative_train.run.launcher_rendezvous import has_agent_store, open_stores, put, take, take_all, take_once
 from declarative_train.run.network import allow_connections, choose_interface
 from declarative_train.run.processes import join_process_group, say, unsaved_message
 from declarative_train.run.rank_job import RankJob, SinkFactory, check_disk, check_sinks, default_sinks
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
 
+JOB = "job"  # key of rank 0's job in the store
 PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may have been killed
 
 
@@ -96,12 +97,13 @@ def run_as_rank(
         if rank == 0:
             broadcaster = _Broadcaster(store, world)
             broadcaster.send(_prepare(compile_plan, resume, broadcaster, lock, folder, lasting))
-        broadcast = _receive(store, rank, world)
+        broadcast = _receive(store, rank, visible.host)
         if broadcast.plan_json is None:
             wait_for_others(store, rank, world)
             exit_process(broadcast.code)
         job = _job(broadcast, rank, max_steps, sinks, quiet)
-        check_disk(job, visible.host, broadcast.hosts)
+        if broadcast.hosts.index(visible.host) == rank:
+            check_disk(job, visible.host, broadcast.hosts)
         join(job, rank, visible.host, broadcast.hosts, store)
         share_sets(job.plan.data, rank, visible.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
@@ -190,7 +192,7 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of rank 0's messages to all ranks: checkpoints that they check together, and then the job."""
+    """Sender of rank 0's messages to all ranks: shares of checkpoints that they check together, and then the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
@@ -198,27 +200,30 @@ class _Broadcaster:
         self._number = -1
         self.is_done = False
 
-    def send(self, message: BroadcastJob | CheckpointEntry) -> None:
-        self._number += 1
-        self.is_done = isinstance(message, BroadcastJob)
-        put(self.store, f"message/{self._number}", message)
+    def send(self, job: BroadcastJob) -> None:
+        self.is_done = True
+        put(self.store, JOB, job)
+        put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return the first damage in a checkpoint, or None. All ranks take part; each reads its part of the files."""
-        self.send(entry)
-        mine = damage(entry, num_parts=self.world)
+        """Return the first damage in a checkpoint, or None. All ranks take part; each reads its share of the files."""
+        self._number += 1
+        for rank in range(1, self.world):
+            put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
+        put(self.store, f"message/{self._number}", "share")
+        mine = damage(entry.share(0, self.world))
         keys = [f"damage/{self._number}/{rank}" for rank in range(1, self.world)]
-        return next(filter(None, [mine, *(take(self.store, key) for key in keys)]), None)
+        return next(filter(None, [mine, *take_all(self.store, keys)]), None)
 
 
-def _receive(store: Store, rank: int, world: int) -> BroadcastJob:
-    """Return rank 0's job. Until it arrives, check this rank's part of the checkpoints that rank 0 names."""
+def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
+    """Return rank 0's job. Until it arrives, check this rank's shares of the checkpoints that rank 0 names."""
     for number in count():
-        message = take(store, f"message/{number}")
-        if isinstance(message, BroadcastJob):
-            return message
+        if take(store, f"message/{number}") == JOB:
+            job: BroadcastJob = take_once(store, JOB, host)
+            return job
         if rank != 0:
-            put(store, f"damage/{number}/{rank}", damage(message, part=rank, num_parts=world))
+            put(store, f"damage/{number}/{rank}", damage(take(store, f"share/{number}/{rank}")))
     raise AssertionError
 
 
@@ -239,7 +244,7 @@ def _prepare(
         return BroadcastJob(None, code)
     try:
         check_world(plan, broadcaster.world)
-        all_visible = [take(broadcaster.store, f"devices/{rank}") for rank in range(broadcaster.world)]
+        all_visible = take_all(broadcaster.store, [f"devices/{rank}" for rank in range(broadcaster.world)])
         choice = assign_devices(plan.layout, all_visible)
         check_sinks(plan)
         if lasting.check(["run"]):

@@ -14,7 +14,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.spec import BatchSpec, DataSpec, FieldSpec, SetSpec
 from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.plan.layout import LayoutPlan, RankPlan
+from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import LoggingPlan, ObjectivePlan, ParameterPlan, Plan, TermPlan, TrainingPlan
 
 FEATURES, HIDDEN, CLASSES = 20, 128, 10
@@ -41,9 +41,8 @@ def parameters_of(graph: Graph) -> tuple[ParameterPlan, ...]:
 
 
 def layout(mode: str = "single", num_ranks: int = 1, **more: Any) -> LayoutPlan:
-    ranks = tuple(RankPlan(rank, 0, rank, rank, {"replicate": rank}) for rank in range(num_ranks))
     mesh = () if mode in ("single", "dp") else (MeshAxis("replicate", num_ranks),)
-    return LayoutPlan(mode, "cpu", 1, num_ranks, mesh, ranks, **{"units": (), **more})  # type: ignore[arg-type]
+    return LayoutPlan(mode, "cpu", 1, num_ranks, mesh, tuple(range(num_ranks)), **{"units": (), **more})  # type: ignore[arg-type]
 
 
 def make_plan(

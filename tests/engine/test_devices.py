@@ -22,7 +22,7 @@ from declarative_train.engine.devices import (
     threads_per_rank,
 )
 from declarative_train.engine.failures import RunFailure
-from declarative_train.plan.layout import LayoutPlan, RankPlan
+from declarative_train.plan.layout import LayoutPlan
 from declarative_train.run import processes, rank
 from declarative_train.run.event import RunEnded
 from tests.engine.made_recipes import DIGITS, write_data
@@ -32,9 +32,8 @@ from tests.engine.runs import go
 
 def made(mode: str = "ddp", num_ranks: int = 2, *, nodes: int = 1, device: str = "auto") -> LayoutPlan:
     per_node = num_ranks // nodes
-    ranks = tuple(RankPlan(rank, rank // per_node, rank % per_node, rank % per_node, {}) for rank in range(num_ranks))
     found = layout(mode, num_ranks)
-    return replace(found, device=device, num_nodes=nodes, gpus_per_node=per_node, ranks=ranks)  # type: ignore[arg-type]
+    return replace(found, device=device, num_nodes=nodes, gpus_per_node=per_node, rank_devices=tuple(range(per_node)))  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ finished run, sets that roll, and the settings that a rank makes before it compu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +15,10 @@ import pytest
 import torch
 from torch.utils import checkpoint
 
-from declarative_train.components.component import Collective
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.data import prefetch
 from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.step import model as model_module
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.forward import Forward
@@ -245,25 +243,18 @@ def test_a_set_lies_on_the_gpu_where_the_steps_leave_room_and_is_counted(
     assert measured.measured == [1 << 29]  # of a step alone
 
 
-class Gloo(Ranks):
-    """Two ranks that say the same."""
+def test_ranks_agree_on_a_stop_where_the_losses_are_summed() -> None:
+    votes: list[Sequence[float]] = []
 
-    def __init__(self) -> None:
-        self.size = 2
-        self.devices: list[str] = []
+    def exchange(mine: Sequence[float]) -> list[float]:
+        votes.append(mine)
+        return [2 * each for each in mine]
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.devices.append(tensor.device.type)
-        return tensor * 2
-
-
-def test_ranks_agree_on_a_stop_without_waiting_for_the_gpu() -> None:
-    with PretendGpu() as gpu:
-        ranks = Gloo()
-        ranks_of: Collective = ranks
-        assert StopAgreement(ranks_of, lambda: True, None).check() == "signal"
-    assert ranks.devices == ["cpu"]
-    assert gpu.waits == {}
+    stop = StopAgreement(2, lambda: bool(votes), None)
+    stop._distance = 3
+    answers = [stop.check(exchange, is_due=step == 4) for step in range(1, 5)]
+    assert answers == [None, None, None, "signal"]
+    assert len(votes) == 2  # after step 3, when a second has passed, and after step 4, which logs
 
 
 def test_what_no_loss_reaches_is_found_without_a_forward(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

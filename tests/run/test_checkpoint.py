@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from declarative_train.engine.checkpoints.format import AllowList, Reader, load_tensors, save_tensors
-from declarative_train.engine.checkpoints.store import CheckpointStore, damage, read_entry
+from declarative_train.engine.checkpoints.format import AllowList, load_tensors, parse_metadata, save_tensors
+from declarative_train.engine.checkpoints.store import CheckpointStore, damage, read_entry, read_metadata
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.run_folder import UNSEALED, TornError, read_manifest
+from declarative_train.plan.run_folder import UNSEALED, TornError, local_sizes, read_manifest
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState
 from tests.engine.plans import made_batch, made_data, make_plan
@@ -70,7 +70,7 @@ def test_only_tensors_and_no_pickles_but_the_metadata(tmp_path: Path) -> None:
     plan = make_plan(optimizer={"type": "adamw", "lr": 1e-2})
     _, store = saved(plan, tmp_path, 2)
     (entry,), _ = store.entries()
-    found = Reader(entry.path).read_metadata().state_dict_metadata
+    found = parse_metadata(read_metadata(entry.path)).state_dict_metadata
     assert {type(item).__name__ for item in found.values()} == {"TensorStorageMetadata"}
     assert "model/hidden.weight" in found
     assert "optimizer/hidden.weight/exp_avg" in found
@@ -171,8 +171,8 @@ def test_every_byte_of_a_manifest_counts(tmp_path: Path) -> None:
             changed = bytearray(content)
             changed[position] ^= 1 << bit
             with pytest.raises(TornError):
-                read_manifest(store.path(2), lambda _, found=bytes(changed): found, os.path.getsize)
-    read_manifest(store.path(2), lambda _: content, os.path.getsize)
+                read_manifest(store.path(2), lambda _, found=bytes(changed): found, local_sizes)
+    read_manifest(store.path(2), lambda _: content, local_sizes)
 
 
 def test_a_manifest_of_before_they_had_a_checksum_is_read(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ else:
 from declarative_train.core.cuts import NO_CUTS, RankCut
 from declarative_train.engine.checkpoints.parts import PartLoadPlanner, PartSavePlanner, split_off
 from declarative_train.engine.checkpoints.retry import Retry
+from declarative_train.engine.checkpoints.store import read_metadata
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
 
 WRITE_BYTES = 1 << 20
@@ -160,6 +161,7 @@ class Writer(FsspecWriter):
         self.fs = hashing  # type: ignore[assignment]  # as FsspecWriter itself does
         self.path = hashing.init_path(path)
         self.files = hashing.files  # what this rank wrote
+        self.shapes: dict[str, list[int]] = {}
         self._retry = retry
         self._prepare = prepare
 
@@ -178,31 +180,20 @@ class Writer(FsspecWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         finish = super().finish
+        self.shapes = {name: list(size) for name, (size, _) in tensors_in(metadata).items()}
         self._retry(lambda: finish(metadata, results))
+        metadata.state_dict_metadata, metadata.storage_data = {}, {}  # DCP sends the object to all ranks
 
 
 class Reader(FsspecReader):
-    """DCP's reader, which loads metadata with the allow-list. `refused`: why it was rejected, since torch 2.11 does not
-    pass the error on."""
+    """DCP's reader, which uses metadata that were read before."""
 
-    refused: CheckpointFailure | None = None
+    def __init__(self, path: str, metadata: Metadata) -> None:
+        super().__init__(path)
+        self._known = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        try:
-            return self._metadata(*args, **kwargs)
-        except CheckpointFailure as error:
-            self.refused = error
-            raise
-
-    def _metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
-            found = AllowList(stream).load()
-        if not isinstance(found, Metadata):
-            raise CheckpointFailure("the checkpoint's metadata is not valid")
-        if found.storage_meta is None:
-            found.storage_meta = StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
+        return self._known
 
 
 class TensorsOnly(PartLoadPlanner):
@@ -229,10 +220,10 @@ def save_tensors(
     cuts: Mapping[str, RankCut] = NO_CUTS,
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
-) -> dict[str, dict[str, Any]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
     """Write tensors below `path`; `prepare` makes that an empty folder. All ranks of the group call it together, unless
-    `alone`. Returns size and checksum of each file of this rank. Raises OSError, and PeerFailure if another rank
-    failed."""
+    `alone`. Returns size and checksum of each file of this rank, and, on the rank that plans for all, the shapes of the
+    tensors of all ranks. Raises OSError, and PeerFailure if another rank failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -241,21 +232,36 @@ def save_tensors(
             save(plain, storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
     except CheckpointException as error:  # a BaseException
         raise cause_of(error, alone) from error
-    return writer.files
+    return writer.files, writer.shapes
+
+
+def parse_metadata(text: bytes) -> Metadata:
+    """Return DCP's metadata. Raises CheckpointFailure if it has anything but tensors."""
+    found = AllowList(io.BytesIO(text)).load()
+    if not isinstance(found, Metadata):
+        raise CheckpointFailure("the checkpoint's metadata is not valid")
+    if found.storage_meta is None:
+        found.storage_meta = StorageMeta()
+    return found
 
 
 def load_tensors(
-    path: str, into: Mapping[str, torch.Tensor], *, alone: bool, cuts: Mapping[str, RankCut] = NO_CUTS
+    path: str,
+    into: Mapping[str, torch.Tensor],
+    *,
+    alone: bool,
+    cuts: Mapping[str, RankCut] = NO_CUTS,
+    metadata: Metadata | None = None,
 ) -> None:
-    """Fill `into` in place from a checkpoint, which may have been saved under any layout. Raises CheckpointFailure, and
-    PeerFailure if another rank failed."""
-    reader = Reader(path)
+    """Fill `into` in place from a checkpoint, which may have been saved under any layout. `metadata`: its metadata, if
+    they were read before. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:
         with silence_warnings():
             load(plain, storage_reader=reader, planner=TensorsOnly(parts), no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        cause = reader.refused or cause_of(error, alone)
+        cause = cause_of(error, alone)
         if isinstance(cause, CheckpointFailure | PeerFailure):
             raise cause from None
         raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
@@ -272,11 +278,15 @@ def cause_of(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of each tensor in a checkpoint, by name."""
-    found = Reader(path).read_metadata().state_dict_metadata
+    """Return shape and dtype of each tensor in a checkpoint, by name. Raises CheckpointFailure."""
+    return tensors_in(parse_metadata(read_metadata(path)))
+
+
+def tensors_in(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shape and dtype of each tensor in DCP's metadata, by name."""
     return {
         name: (entry.size, entry.properties.dtype)
-        for name, entry in found.items()
+        for name, entry in metadata.state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata)
     }
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, seal
+from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, seal, sizes_on
 
 CHUNK_BYTES = 1 << 20
+METADATA = ".metadata"  # of DCP
 HASTY_BYTES = 1 << 30
 MOST_THREADS = 8  # for reading
 _PARTIAL, _REPLACED = ".partial", ".replaced"
@@ -40,6 +41,15 @@ class CheckpointEntry:
     @property
     def size_bytes(self) -> int:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
+
+    def share(self, part: int, num_parts: int) -> CheckpointEntry:
+        """Return the entry with every `num_parts`-th file and nothing else, for a rank that checks its share."""
+        names = sorted(self.manifest["files"])[part::num_parts]
+        return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
+
+    def without_files(self) -> CheckpointEntry:
+        """Return the entry without its table of files, which other ranks do not need."""
+        return CheckpointEntry(self.step, self.path, self.manifest | {"files": {}})
 
 
 DamageCheck = Callable[
@@ -200,7 +210,7 @@ def read_entry(path: str) -> CheckpointEntry:
     path = path.rstrip("/")
     fs, _ = url_to_fs(path)
     try:
-        manifest = read_manifest(path, fs.cat_file, fs.size)
+        manifest = read_manifest(path, fs.cat_file, sizes_on(fs))
     except TornError as torn:
         raise CheckpointFailure(str(torn)) from None
     except OSError as error:  # no permission, a folder instead of a file, a bad sector
@@ -208,12 +218,22 @@ def read_entry(path: str) -> CheckpointEntry:
     return CheckpointEntry(int(manifest["step"]), path, manifest)
 
 
-def damage(entry: CheckpointEntry, *, part: int = 0, num_parts: int = 1) -> str | None:
-    """Return why the content of a checkpoint is damaged, or None. Reads every `num_parts`-th file, so that ranks can
-    share the work."""
+def read_metadata(path: str) -> bytes:
+    """Return the text of DCP's metadata in a checkpoint. Raises CheckpointFailure."""
+    from fsspec.core import url_to_fs
+
+    fs, inner = url_to_fs(path)
+    try:
+        return bytes(fs.cat_file(f"{inner}/{METADATA}"))
+    except OSError as error:
+        raise CheckpointFailure(f"cannot read the checkpoint {path}: {_reason(error)}") from error
+
+
+def damage(entry: CheckpointEntry) -> str | None:
+    """Return why the content of a checkpoint is damaged, or None, after reading all its files."""
     from concurrent.futures import ThreadPoolExecutor
 
-    names = sorted(entry.manifest["files"])[part::num_parts]
+    names = sorted(entry.manifest["files"])
     threads = min(MOST_THREADS, os.cpu_count() or 1, max(len(names), 1))
     with ThreadPoolExecutor(threads) as pool:  # reading and hashing release the GIL
         reasons = [reason for reason in pool.map(lambda name: _damage_of(entry, name), names) if reason is not None]

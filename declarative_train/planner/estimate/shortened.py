@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from declarative_train.core.mesh import MeshAxis
 from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.read import is_library, read_layer
-from declarative_train.plan.assign_ranks import coordinates
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 
@@ -97,24 +97,16 @@ def fewer_ranks(plan: Plan) -> Plan:
     sends the same for any number). Other axes are unchanged."""
     most = {"replicate": 2, "shard": MOST_RANKS}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
-    if mesh == plan.layout.mesh:
-        return plan
-    stages = {rank.coordinates.get("pipeline", 0): rank.stages for rank in plan.layout.ranks}
-    number = 1
-    for axis in mesh:
-        number *= axis.size
-    ranks = []
-    for rank in range(number):
-        place = coordinates(rank, mesh)
-        ranks.append(RankPlan(rank, 0, rank, rank, place, stages[place.get("pipeline", 0)]))
-    return replace(plan, layout=replace(plan.layout, mesh=mesh, ranks=tuple(ranks)))
+    number = prod(axis.size for axis in mesh)
+    layout = replace(plan.layout, mesh=mesh, gpus_per_node=number, rank_devices=tuple(range(number)))
+    return plan if mesh == plan.layout.mesh else replace(plan, layout=layout)
 
 
 def on_one_device(plan: Plan) -> Plan:
     """Return a plan of the same model on one device, with the rows of one microbatch."""
     rows = plan.batch.microbatch_size
     batch = BatchSpec(rows, 1, 1, rows, 1, steps_per_epoch=1)
-    layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (RankPlan(0, 0, 0, 0, {}),), plan.layout.units)
+    layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (0,), plan.layout.units)
     return replace(plan, batch=batch, layout=layout)
 
 

@@ -73,6 +73,7 @@ RULES: dict[str, str] = {
     "P024": "parallelism_rules.parts_refused",
     "P025": "parallelism_rules.tensor_across_nodes",
     "P026": "layout_rules.unreadable_calibration",
+    "P027": "parallelism_rules.too_many_shards",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

@@ -19,6 +19,8 @@ from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Axes
 
+MOST_SHARDS = 1024
+
 
 def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-do-not-divide (P001)
@@ -150,6 +152,35 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
         yield warning("P012", draft.span("parallelism.data.replicate"), message, hint, related)
+
+
+def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
+    """too-many-shards (P027)
+
+    Finds: parameters that are sharded over more than 1,024 ranks.
+    Why:   a gather waits for each of these ranks, in every unit and step, and each rank's part of a small parameter is
+           empty. A save plans a piece of every tensor for each of them on rank 0. Replicas of 1,024 ranks or fewer
+           average gradients once per step, and share the writing of each piece.
+    Diff:
+    -   parallelism: {data: {shard: all}}
+    +   parallelism: {data: {shard: all, replicate: 2}}
+        layout: {nodes: 256, gpus_per_node: 8}
+        training: {global_batch_size: 2048}
+    """
+    axes, layout = draft.axes, draft.layout
+    if axes is None or not axes.is_sharded or layout is None:
+        return
+    shards = size_of(axes.mesh(layout.num_gpus) or (), "shard")
+    if shards <= MOST_SHARDS:
+        return
+    parts = next(parts for parts in range(-(-shards // MOST_SHARDS), shards + 1) if shards % parts == 0)
+    replicas = parts * size_of(axes.mesh(layout.num_gpus) or (), "replicate")
+    message = f"each parameter is sharded over {shards:,} ranks"
+    hint = (
+        f"set parallelism.data to {{shard: all, replicate: {replicas}}}, for {shards // parts:,} ranks in each replica"
+    )
+    related = (Related(_gpus(draft), format_count(layout.num_gpus, "GPU")),)
+    yield warning("P027", draft.span(_sharding_key(draft) or "parallelism"), message, hint, related)
 
 
 def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:

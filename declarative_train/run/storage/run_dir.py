@@ -129,7 +129,8 @@ def open_place(
             "folder on a disk with free space"
         ) from None
     warnings = (*(f"skipped: {reason}" for reason in skipped), *changed)
-    return RunPlace(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
+    entry = None if found.entry is None else found.entry.without_files()  # it is sent to every node
+    return RunPlace(run_dir, entry, weights, tuple(notices), warnings, elsewhere)
 
 
 def _reason(path: Path, error: OSError) -> str:

@@ -1,0 +1,210 @@
+"""Checkpoints of many ranks: what they check, read and record together. No message grows with the number of ranks, but
+for those that rank 0 or the first rank of a node collects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from declarative_train.engine.checkpoints.store import (
+    METADATA,
+    CheckpointEntry,
+    CheckpointStore,
+    damage,
+    read_entry,
+    read_metadata,
+)
+from declarative_train.engine.collectives import Ranks
+from declarative_train.engine.failures import CheckpointFailure, PeerFailure, first_line, limit_s
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from declarative_train.engine.checkpoints.retry import Retry
+    from declarative_train.plan.layout import LayoutPlan
+
+Rows = dict[str, dict[str, Any]]  # size and checksum of files, by name
+
+
+MOST_WRITERS = 1024  # of a checkpoint: rank 0 plans the tensors of each
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroups:
+    """Groups of gloo for messages of ranks that pass through their node: those of the node, of which `first` speaks for
+    it, and the first ranks of all nodes (only there, to write; None: there is one node). A `node` of None has all
+    ranks."""
+
+    first: int = 0
+    node: ProcessGroup | None = None
+    firsts: ProcessGroup | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return distributed.get_rank() == self.first
+
+    def gather(self, mine: object) -> list[Any] | None:
+        """Return what the ranks of the node sent, on its first rank; None on the others."""
+        return self._gather(mine, self.node, self.first)
+
+    def gather_nodes(self, mine: object) -> list[Any] | None:
+        """Return what the first ranks sent, on rank 0; None on the others. Only first ranks call it."""
+        return self._gather(mine, self.firsts, 0)
+
+    def share(self, mine: object) -> Any:
+        """Return what the first rank of the node passes, on all its ranks."""
+        found = [mine]
+        distributed.broadcast_object_list(found, self.first, group=self.node)
+        return found[0]
+
+    def _gather(self, mine: object, group: ProcessGroup | None, first: int) -> list[Any] | None:
+        is_first = distributed.get_rank() == first
+        found: list[Any] | None = [None] * distributed.get_world_size(group) if is_first else None
+        distributed.gather_object(mine, found, first, group=group)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SavingGroups:
+    """Groups of ranks that save and load together. `writes`: this rank writes a part of each checkpoint. `writers`: all
+    that do (None: all ranks), `writing`: those of a node. `reading`: all ranks of a node; None in a single process."""
+
+    writes: bool = True
+    writers: ProcessGroup | None = None
+    writing: NodeGroups | None = None
+    reading: NodeGroups | None = None
+
+
+ALONE = SavingGroups()
+
+
+def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
+    """Return the groups of this rank. All ranks must call this. A thread that saves in the `background` has groups of
+    its own, unless rank 0 writes everything."""
+    limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
+    num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
+    reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
+    if (background and by_rank_0) or rank not in writers:
+        return SavingGroups(rank == 0 or rank in writers, reading=reading)
+    is_own = background or len(writers) < num_ranks
+    group = make_gloo_group(writers, limit) if is_own else None
+    return SavingGroups(True, group, make_node_groups(layout, writers, group, limit, writes=True), reading)
+
+
+def choose_writers(layout: LayoutPlan) -> list[int]:
+    """Return the ranks that write a checkpoint, rank 0 among them. Replicas hold the same and share the work, but there
+    are at most `MOST_WRITERS` ranks, or one replica."""
+    replicas = layout.size("replicate")
+    kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
+    return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
+
+
+def make_node_groups(
+    layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
+) -> NodeGroups:
+    """Return the groups of this rank's node, of the ranks `members`, which must all call this. `everyone`: their
+    common group, which is used if they are on one node. `firsts` is made for ranks that write. It is last: torch names
+    a group by its ranks and by how many groups a rank has."""
+    nodes: dict[int, list[int]] = {}
+    for rank in members:
+        nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
+    own = nodes[distributed.get_rank() // layout.gpus_per_node]
+    if len(nodes) == 1:
+        return NodeGroups(own[0], everyone)
+    node, firsts = make_gloo_group(own, limit), [ranks[0] for ranks in nodes.values()]
+    is_first = writes and own[0] == distributed.get_rank()
+    return NodeGroups(own[0], node, make_gloo_group(firsts, limit) if is_first else None)
+
+
+def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
+    """Return a group of gloo. Only its ranks call this."""
+    made: ProcessGroup = distributed.new_group(list(ranks), limit, "gloo", use_local_synchronization=True)
+    return made
+
+
+def collect(
+    store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
+) -> tuple[Rows, Rows, dict[str, float]]:
+    """Return on rank 0 what a manifest has of all ranks: files, lists of files, and numbers. If there are several
+    nodes, the first rank of each writes the list of its node's files to the checkpoint. Raises PeerFailure if another
+    one cannot, and what `store.write` raises."""
+    gathered = nodes.gather((files, numbers))
+    if gathered is None:
+        return {}, {}, {}
+    files, numbers = merge(row[0] for row in gathered), merge(row[1] for row in gathered)
+    if nodes.firsts is None:
+        return files, {}, numbers
+    own = {METADATA: files.pop(METADATA)} if METADATA in files else {}
+    name, failure = f"files_{nodes.first:05d}.json", None
+    row: dict[str, Any] = {}
+    try:
+        row = retry(lambda: store.write(step, name, json.dumps(files).encode()))
+    except Exception as error:  # rank 0 must not wait for it
+        failure = error
+    found = nodes.gather_nodes(({name: row}, numbers, failure and first_line(failure))) or []
+    if failure is not None:
+        raise failure
+    for why in (each[2] for each in found if each[2] is not None):
+        raise PeerFailure(f"the list of a node's files cannot be written: {why}")
+    return own, merge(each[0] for each in found), merge(each[1] for each in found)
+
+
+def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {name: entry for part in parts for name, entry in part.items()}
+
+
+def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
+    """Return the checkpoint at a path, without its table of files, after checking every byte of it: rank 0 reads the
+    manifest and the sizes, and each rank its share of the files. `nodes` is None in a single process. Raises
+    CheckpointFailure on all ranks or on none."""
+    if nodes is None:
+        entry = read_entry(path)
+        if (why := damage(entry)) is not None:
+            raise CheckpointFailure(why)
+        return entry
+    rank, num_ranks = distributed.get_rank(), distributed.get_world_size()
+    found: list[CheckpointEntry | CheckpointFailure | None] = [None]
+    shares: list[CheckpointEntry] | None = None
+    if rank == 0:
+        try:
+            entry = read_entry(path)
+            shares = [entry.share(each, num_ranks) for each in range(num_ranks)]
+            found = [entry.without_files()]
+        except CheckpointFailure as failure:
+            found = [failure]
+    distributed.broadcast_object_list(found)
+    (whole,) = found
+    if not isinstance(whole, CheckpointEntry):
+        assert whole is not None
+        raise whole
+    mine: list[CheckpointEntry] = [whole]
+    distributed.scatter_object_list(mine, shares)
+    reason = [damage(mine[0])]
+    place = num_ranks - rank if reason[0] else 0
+    first = num_ranks - int(Ranks().max(torch.tensor([place])))  # the lowest rank that found damage
+    if first < num_ranks:
+        distributed.broadcast_object_list(reason, first)
+        raise CheckpointFailure(str(reason[0]))
+    return whole
+
+
+def read_once(path: str, nodes: NodeGroups | None) -> bytes:
+    """Return DCP's metadata in a checkpoint, which one rank of each node reads. Raises CheckpointFailure."""
+    if nodes is None:
+        return read_metadata(path)
+    found: bytes | CheckpointFailure = b""
+    if nodes.is_first:
+        try:
+            found = read_metadata(path)
+        except CheckpointFailure as failure:
+            found = failure
+    found = nodes.share(found)
+    if isinstance(found, CheckpointFailure):
+        raise found
+    return found
