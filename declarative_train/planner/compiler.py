@@ -50,11 +50,14 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
+from declarative_train.planner.auto.candidates import Candidate, divided_candidates
 from declarative_train.planner.auto.choose import choose, judge_all
-from declarative_train.planner.auto.judge import Judge, LayoutVerdict
+from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
 from declarative_train.planner.auto.target import target_of
-from declarative_train.planner.estimate.memory import MemoryScale
-from declarative_train.planner.estimate.model import ModelFacts
+from declarative_train.planner.estimate.memory import MemoryScale, largest_bytes, least_bytes
+from declarative_train.planner.estimate.model import ModelFacts, facts_of
+from declarative_train.planner.estimate.placement import placement_of
+from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.planner.estimate.tracing import Tracer
 from declarative_train.planner.estimates import decides, ways, with_estimates
 from declarative_train.recipe.batch import accumulation
@@ -163,6 +166,9 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judge_all(judge), dict[str, int]()
+    if not any(each.fits for each in verdicts):
+        divided = [_judge_divided(each, site, judge) for each in divided_candidates(recipe)]
+        verdicts += [each for each in divided if each is not None]
     num_hopeless = num_too_large = 0
     begun_s = 0.0 if tracer is None else tracer.spent_s
     while True:
@@ -198,6 +204,24 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
                 room = target.memory_bytes
                 more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
         return _with_num_traced(plan, len(known)), [*choice.diagnostics, *more]
+
+
+def _judge_divided(candidate: Candidate, site: CompileContext, judge: Judge) -> LayoutVerdict | None:
+    """Return the verdict on a candidate that divides layers, from its plan, which says what a rank holds; None if no
+    layer can be divided."""
+    recipe = judge.recipe._replace(parallelism=candidate.parallelism)
+    if any(each.is_error for each in findings(recipe)):
+        return None
+    plan, found = _make_plan(recipe, replace(site, tracer=None), None)
+    cuts = None if plan is None else plan.layout.cuts
+    if plan is None or cuts is None or not cuts.nodes or _errors_of_mode(recipe, found):
+        return None
+    model = facts_of(plan)
+    placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
+    needed = largest_bytes(model, placement, judge.scales(judge.recipe, judge.model))
+    time = None if judge.target.machine is None else step_time(model, placement, judge.target.machine)
+    step_s = None if time is None else time.total_s
+    return LayoutVerdict(candidate, None, needed, step_s, judge.target.holds(needed), least_bytes(model, placement))
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:

@@ -130,6 +130,9 @@ GPUs and a llama on 4, with devices of every size). There, and for a ViT and a R
 that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
 it reports that. It ranks by estimated times. A mode that the recipe names is always traced.
 
+If no data-parallel layout and no pipeline fits by its estimate, layers divided over 2 to 16 ranks of a node (`tensor`),
+alone or with fsdp, are candidates too, with the figures of their plans.
+
 """
 
 

@@ -236,3 +236,25 @@ def test_absurd_sizes_are_judged_at_once(compiled, change: str) -> None:
     assert plan is None
     assert diagnostics
     assert time.process_time() - begun < 2
+
+
+DIVIDED = """
+model: {graph: {
+  hidden: {out_features: 16384},
+  logits: {input: act},
+}}
+training: {global_batch_size: 1, precision: bf16, optimizer: {type: adam, lr: 0.01}}
+"""
+
+
+def test_layers_are_divided_if_nothing_else_fits_and_with_the_figures_of_a_plan(planned) -> None:
+    """One sample cannot be divided over 4 GPUs in any other way."""
+    layout = "layout: {gpus: 4, hardware: h100-sxm}"
+    plan = planned(DIVIDED + AUTO + layout)
+    assert plan.layout.size("tensor") == 4
+    (taken,) = (each for each in choice_of(plan).candidates if each.verdict == TAKEN)
+    written = planned(DIVIDED + "parallelism: {tensor: 4}\n" + layout)
+    assert taken.parallelism == "tensor 4"
+    assert plan.estimate is not None
+    assert plan.estimate == written.estimate
+    assert taken.step_s == plan.estimate.step_s

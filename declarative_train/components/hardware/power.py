@@ -38,6 +38,6 @@ WATTS: dict[str, int] = {
 }
 """Watts: thermal design power (TDP) or total board power. For a device with several settings, the largest that its air
 or liquid cooled standard board has (B200 and B300: 1,000, the maximum of NVIDIA's user guides of DGX B200 and B300 on
-power capping; GB200: 1,200 per GPU, NVIDIA Mission Control; GH200: 700 for the GPU's part of 1,000). Compared in 2026-11
-with the vendors' pages as S. Bekman lists them (ML engineering, compute/accelerator, Power consumption, 2026-07): A100,
-B200, B300, GB200, H100, H100 NVL, H200, L40S and MI300X."""
+power capping; GB200: 1,200 per GPU, NVIDIA Mission Control; GH200: 700 for the GPU's part of 1,000). Compared with the
+vendors' pages as S. Bekman lists them (ML engineering, compute/accelerator, Power consumption, 2026-07): A100, B200,
+B300, GB200, H100, H100 NVL, H200, L40S and MI300X."""

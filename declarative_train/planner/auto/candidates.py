@@ -11,7 +11,14 @@ from typing import get_args
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.amounts import format_count
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Axes, DataAxes, Parallelism, PipelineAxis, Schedule
+from declarative_train.recipe.sections.parallelism import (
+    Axes,
+    DataAxes,
+    Parallelism,
+    PipelineAxis,
+    Schedule,
+    TensorAxis,
+)
 
 FILLINGS = (
     1,
@@ -20,6 +27,7 @@ FILLINGS = (
     8,
 )  # microbatches per rank of a pipeline: more of them shrink the bubble, but smaller ones are less efficient
 MOST_REPLICAS = 4096
+MOST_DIVIDED = 16  # ranks that share a layer
 DEFAULT: Schedule = "1f1b"  # wins a tie
 SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
@@ -53,6 +61,16 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
         yield Candidate(Axes(data=DataAxes(replicate=groups, shard="all")), f"fsdp, {groups} replicas")
     for num_ranks in divisors(layout.num_gpus, 2, most_stages):
         yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
+
+
+def divided_candidates(recipe: Recipe) -> Iterator[Candidate]:
+    """Yield the candidates that divide layers over ranks of a node, which `auto` considers if nothing else fits: they
+    send the most."""
+    layout = recipe.layout
+    for size in divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED):
+        rest = layout.num_gpus // size
+        data, suffix = (DataAxes(shard=rest), f" x fsdp {rest}") if rest > 1 else (None, "")
+        yield Candidate(Axes(tensor=TensorAxis(size=size), data=data), f"tensor {size}{suffix}")
 
 
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
