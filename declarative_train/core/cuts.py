@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
-CutKind = Literal["columns", "rows", "heads", "vocabulary", "gathered", "hidden", "features", "tokens"]
+CutKind = Literal["columns", "rows", "heads", "vocabulary", "gathered", "hidden", "experts", "features", "tokens"]
 """How a layer is divided over ranks.
 
 columns     each rank computes a part of the output features, from the whole input
@@ -16,6 +16,7 @@ heads       each rank computes some heads of attention, from the whole input; th
 vocabulary  each rank holds the rows of some words: an embedding sums the outputs, a head gives the scores of its
             words to a loss that adds up over the ranks
 hidden      each rank computes some hidden features of each expert; the outputs are summed
+experts     each rank of `expert` computes some experts, for the rows that all ranks send to it
 gathered    as columns, but the output is gathered: a head whose scores are read whole
 tokens      the output of a position depends on the input at this position only, so each rank computes its positions
 features    an output element depends on the same feature of the inputs only, so each rank computes its features

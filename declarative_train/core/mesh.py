@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-Axis = Literal["pipeline", "replicate", "shard", "tensor"]
+Axis = Literal["pipeline", "replicate", "shard", "expert", "tensor"]
 
-DATA_AXES: tuple[Axis, ...] = ("replicate", "shard")  # ranks along these axes read different rows of a batch
+DATA_AXES: tuple[Axis, ...] = ("replicate", "shard", "expert")  # ranks along these axes read different rows of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,10 @@ class MeshAxis:
     """Axis of a mesh.
 
     `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
-    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter. `tensor`: the ranks
-    read the same rows, and each computes a part of the features, heads or vocabulary of a layer.
+    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter. `expert`: each rank
+    holds some experts of a mixture, and sends its rows to the ranks of their experts; of other layers it holds the same
+    as the ranks along `replicate` or `shard`. `tensor`: the ranks read the same rows, and each computes a part of the
+    features, heads or vocabulary of a layer.
     """
 
     name: Axis

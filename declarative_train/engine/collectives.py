@@ -105,6 +105,13 @@ class Ranks(Collective):
         _reduce_scatter_single(found, parts.flatten(0, 1), group=self.group)
         return found
 
+    def exchange(self, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
+        """Return the rows that the ranks send to this one, in rank order. `sent` and `received`: their numbers, by
+        rank."""
+        found = tensor.new_empty(sum(received), *tensor.shape[1:])
+        distributed.all_to_all_single(found, tensor.contiguous(), list(received), list(sent), group=self.group)
+        return found
+
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
         sizes, dtype = self._sizes_and_dtype(tensor)
         tensor, longest = tensor.to(dtype), max(sizes)
@@ -132,6 +139,7 @@ class MeshPosition:
     data        the ranks that have other rows of the batch and otherwise do the same, in the order of their rows;
                 `data_index` is this rank's index among them, `data_ranks` are their global numbers
     pipeline    the ranks that hold the other stages, None without that axis
+    expert      the ranks that hold the other experts; `same_experts`: the copies of the own ones
     mesh        torch's mesh, with the plan's names of axes; None if no call to torch needs it
     is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support
     """
@@ -142,6 +150,9 @@ class MeshPosition:
         self.pipeline: Ranks | None = None
         self.pipeline_index = 0
         self.tensor: Ranks | None = None
+        self.expert: Ranks | None = None
+        self.mesh_with_experts: DeviceMesh | None = None
+        self.same_experts: Alone | Ranks = Alone()
         self.world: Alone | Ranks = Alone()
         self.sums: Alone | Ranks = self.world
         self.data: Alone | Ranks = self.world
@@ -151,11 +162,16 @@ class MeshPosition:
             return
         self.world = self.data = self.sums = Ranks()
         self.data_ranks = range(self.world.size)
-        if layout.is_sharded or layout.has("pipeline") or layout.has("tensor"):
+        if layout.is_sharded or layout.has("pipeline") or layout.has("tensor") or layout.has("expert"):
             self._mesh = _make_mesh(layout, device)
         if layout.has("pipeline"):
             self.pipeline = Ranks(self.mesh.get_group("pipeline"))
             self.pipeline_index = self.pipeline.rank
+        if layout.has("expert"):
+            self.expert = Ranks(self.mesh.get_group("expert"))
+            self.mesh_with_experts = self._join_experts(layout) if layout.is_sharded else None
+            if layout.has("replicate"):
+                self.same_experts = Ranks(self.mesh.get_group("replicate"))
         if layout.has("tensor"):
             self.tensor = Ranks(self.mesh.get_group("tensor"))
             others = self.mesh.mesh.reshape(-1, self.tensor.size)[:, self.tensor.rank].tolist()
@@ -168,6 +184,20 @@ class MeshPosition:
     def mesh(self) -> DeviceMesh:
         assert self._mesh is not None, "a mesh of replicas alone needs no torch mesh"
         return self._mesh
+
+    def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
+        """Return the mesh of the data axes in which `shard` and `expert` are one axis `shard`: parameters other than
+        experts are divided over both."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
+        ranks = self.mesh[axes].mesh.reshape(layout.size("replicate"), -1)
+        (row, column), device = (ranks == distributed.get_rank()).nonzero()[0].tolist(), self.mesh.device_type
+        shards = make_group(ranks[row].tolist())
+        if not layout.has("replicate"):
+            return DeviceMesh.from_group(shards, device, mesh_dim_names=("shard",))
+        copies = make_group(ranks[:, column].tolist())
+        return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _find_data_ranks(self, layout: LayoutPlan) -> None:
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))

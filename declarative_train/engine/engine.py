@@ -124,13 +124,17 @@ class Engine:
             from declarative_train.engine.axes import pipeline
 
             held = pipeline.build_rank_model(plan, place.world.rank)
-        if layout.cuts is not None:
+        if layout.cuts is not None and layout.has("expert"):
+            from declarative_train.engine.axes.expert import divide_experts
+
+            divide_experts(held, layout.cuts, place)
+        if layout.cuts is not None and layout.has("tensor"):
             from declarative_train.engine.axes import tensor
 
             tensor.divide(held, layout.cuts, place)
         freeze(held.model, plan.parameters)
         runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
-        if layout.cuts is not None:
+        if layout.cuts is not None and layout.has("tensor"):
             tensor.divide_losses(runner.objective, layout.cuts, place)
         if not layout.scatters:  # which has several models, and prepares each
             prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))

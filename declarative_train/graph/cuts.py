@@ -39,15 +39,24 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Division of a model: nodes by path, parameters by name. `summed`: whole parameters whose gradients are summed
-    over the ranks. `outputs`: outputs of the graph of which each rank has only part of the features. `tokens`: how the
-    tokens between the divided layers are divided, by layer (`graph/token_cuts.py`)."""
+    """Division of a model over the ranks of `tensor` and `expert`: nodes by path, parameters by name.
+
+    `summed`: whole parameters whose gradients are summed over the ranks of `tensor`. `outputs`: outputs of the graph of
+    which each rank has only part of the features. `tokens`: how the tokens between the divided layers are divided, by
+    layer (`graph/token_cuts.py`).
+    """
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
     summed: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     tokens: dict[str, TokenCut] = field(default_factory=dict)
+
+    @property
+    def of_experts(self) -> frozenset[str]:
+        """Names of the parameters that the ranks of `expert` divide; those of `tensor` divide the others."""
+        paths = tuple(f"{path}." for path, node in self.nodes.items() if node.kind == "experts")
+        return frozenset(name for name in self.parameters if name.startswith(paths))
 
 
 @dataclass(frozen=True, slots=True)

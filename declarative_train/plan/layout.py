@@ -103,7 +103,7 @@ class LayoutPlan:
     `max_restarts`: how often the ranks are started again without progress.
     """
 
-    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor"]
+    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor", "expert"]
     device: Literal["auto", "cuda", "cpu", "mps"]
     num_nodes: int
     gpus_per_node: int

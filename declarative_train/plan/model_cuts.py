@@ -1,4 +1,4 @@
-"""Division of a model over the ranks of the `tensor` axis: what the recipe and the objective allow."""
+"""Division of a model over the ranks of the axes `tensor` and `expert`: what the recipe and the objective allow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.cuts import DivisionInput, HeadKind, derive_cuts
+from declarative_train.graph.cuts import Cuts, DivisionInput, HeadKind, NodeCut, derive_cuts
+from declarative_train.graph.expert_cuts import find_expert_cuts
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.cuts import nothing_is_divided
+from declarative_train.plan.checks.cuts import experts_do_not_divide, no_experts, nothing_is_divided
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.recipe import Recipe
@@ -20,7 +21,35 @@ FEWEST_CLASSES = 41  # predictions of fewer classes are shown in TensorBoard, an
 def divide_model(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
 ) -> tuple[LayoutPlan, list[Diagnostic]]:
-    """Return the layout with the cuts of its `tensor` axis, if it has one, and a warning if nothing is divided."""
+    """Return the layout with the cuts of its axes `tensor` and `expert`, if it has them, and what is wrong with
+    them."""
+    layout, diagnostics = _divide_layers(layout, recipe, lowered, parameters)
+    if not layout.has("expert"):
+        return layout, diagnostics
+    layout, found = _divide_experts(layout, recipe, lowered)
+    return layout, [*diagnostics, *found]
+
+
+def _divide_experts(layout: LayoutPlan, recipe: Recipe, lowered: Lowered) -> tuple[LayoutPlan, list[Diagnostic]]:
+    cuts = layout.cuts or Cuts()
+    nodes, names = dict(cuts.nodes), dict(cuts.parameters)
+    span, diagnostics = recipe.span("parallelism.expert"), []
+    found = dict(find_expert_cuts(lowered.graph, layout.size("expert"), recipe.plugins))
+    for path, cut in found.items():
+        if isinstance(cut, str):
+            diagnostics.append(experts_do_not_divide(span, path, cut))
+            continue
+        nodes[path] = NodeCut(cut.kind)
+        names = {name: each for name, each in names.items() if not name.startswith(f"{path}.")}
+        names |= {f"{path}.{name}": each for name, each in cut.parameters.items()}
+    if not found:
+        diagnostics.append(no_experts(span))
+    return replace(layout, cuts=replace(cuts, nodes=nodes, parameters=names)), diagnostics
+
+
+def _divide_layers(
+    layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
+) -> tuple[LayoutPlan, list[Diagnostic]]:
     if not layout.has("tensor"):
         return layout, []
     whole = {}

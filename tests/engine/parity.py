@@ -129,7 +129,7 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
             ids = {(chunk, engine.dp_rank): tuple(batch.sample_ids.tolist()) for chunk, batch in enumerate(mine)}
             found.chunks.append(ids)
         named = engine.model.named_parameters()
-        found.parameters = {name: joined(whole(item), cuts.get(name), engine) for name, item in named}
+        found.parameters = {name: joined(whole(item), name, cuts, engine) for name, item in named}
     return found
 
 
@@ -140,19 +140,21 @@ def take_gradients(engine: Engine, into: list[dict[str, np.ndarray]]) -> None:
     def recorded_step() -> None:
         parameters = engine.optimizer.parameters.items()
         held = {name: whole(item.grad) for name, item in parameters if item.grad is not None}
-        into.append({name: joined(item, cuts.get(name), engine) for name, item in held.items()})
+        into.append({name: joined(item, name, cuts, engine) for name, item in held.items()})
         step()
 
     engine.optimizer.step = recorded_step  # type: ignore[method-assign]
 
 
-def joined(part: np.ndarray, cut: RankCut | None, engine: Engine) -> np.ndarray:
-    """The whole tensor, from the parts of the ranks of `tensor`."""
-    if cut is None:
+def joined(part: np.ndarray, name: str, rank_cuts: Mapping[str, RankCut], engine: Engine) -> np.ndarray:
+    """The whole tensor, from the parts of the ranks of `tensor` or `expert`."""
+    cut, cuts = rank_cuts.get(name), engine.plan.layout.cuts
+    if cut is None or cuts is None:
         return part
-    assert engine.place.tensor is not None
+    group = engine.place.expert if name in cuts.of_experts else engine.place.tensor
+    assert group is not None
     parts: list[Any] = [None] * cut.size
-    distributed.all_gather_object(parts, part, group=engine.place.tensor.group)
+    distributed.all_gather_object(parts, part, group=group.group)
     found = np.full(cut.whole_shape(part.shape), np.nan, part.dtype)
     for index, each in enumerate(parts):
         for block in replace(cut, index=index).blocks(part.shape):

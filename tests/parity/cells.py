@@ -501,6 +501,20 @@ def tensor(size: int, rest: str = "", ranks: int = 1) -> Way:
     return f"tensor{product}", f"{{tensor: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
 
 
+def expert(size: int, rest: str = "", ranks: int = 1) -> Way:
+    """Experts divided over `size` ranks, times the axes of `rest`, which have `ranks` ranks."""
+    words = {
+        "ddp": "data: {replicate: 2}",
+        "fsdp": "data: {shard: 2}",
+        "hybrid": "data: {replicate: 2, shard: 2}",
+        "tensor": "tensor: 2",
+        "1f1b": "pipeline: {stages: 2, microbatches: 4}",
+        "zbv": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}",
+    }
+    product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
+    return f"expert{product}", f"{{expert: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
+
+
 def sequence(way: Way) -> Way:
     """The same with the tokens divided between the divided layers."""
     row, parallelism, gpus = way
@@ -611,7 +625,13 @@ def cells() -> tuple[Cell, ...]:
     # experts, with a bias that is moved by the whole batch
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "moe") for each in (*NOT_IN_STAGES, HYBRID, *staged, tensor(2))]
+    divided = [expert(size) for size in (2, 4)]
+    divided += [expert(2, rest, 2) for rest in ("ddp", "fsdp", "tensor", "1f1b", "zbv")]
+    divided.append(expert(2, "hybrid", 4))
+    found += [Cell(*each, accumulation, "masked", "moe") for each in divided for accumulation in (1, 2)]
+    found.append(Cell(*expert(2), 2, "masked", "moe", training=clipped, options="clipped"))
     checkpointing = "  activation_checkpointing: blocks"
+    found.append(Cell(*expert(2), 2, "masked", "moe", training=checkpointing, options="checkpointing blocks"))
     for each in (DDP, pipeline("zbv", 2)):
         found.append(Cell(*each, 2, "masked", "moe", training=checkpointing, options="checkpointing blocks"))
     # texts in one row that do not see each other
@@ -678,6 +698,7 @@ def short_cells() -> tuple[Cell, ...]:
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
     kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0])
     divided = [cell for cell in divided if cell.way in kept_ways]
-    moe = [cell for cell in cells() if cell.model == "moe" and cell.way == DDP[0] and not cell.options]
+    moe = [cell for cell in cells() if cell.model == "moe" and cell.way in (DDP[0], expert(2)[0])]
+    moe = [cell for cell in moe if cell.accumulation == 2 and not cell.options]
     more = mixing + moe + divided + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

@@ -55,7 +55,7 @@ WORDS = {  # of other tools, by the section in which they are looked for
     "parallelism": """
         strategy zero_stage sharding_strategy tp tensor_parallel tensor_parallel_size pp pipeline_parallel_size
         dp_size data_parallel_size cp context_parallel ep expert_parallel num_stages micro_batches devices nodes
-        cpu_offload offload find_unused_parameters ddp fsdp auto single zero context expert
+        cpu_offload offload find_unused_parameters ddp fsdp auto single zero context
     """,
     "layout": """
         devices num_gpus gpu cuda num_nodes nnodes nproc_per_node accelerator machines ranks world_size

@@ -83,7 +83,7 @@ def start_values(plan: Any) -> dict[str, np.ndarray]:
         from declarative_train.components.layers.modules.divided import find_cuts
 
         cuts = find_cuts(engine.model)
-        return {name: joined(whole(item), cuts.get(name), engine) for name, item in engine.model.named_parameters()}
+        return {name: joined(whole(item), name, cuts, engine) for name, item in engine.model.named_parameters()}
 
 
 @pytest.mark.parametrize("way", [TENSOR, TENSOR_FSDP], ids=["tensor 2", "tensor 2 x fsdp 2"])

@@ -24,7 +24,7 @@ def flow(plan: Plan, width: int | None = None) -> str:
     cuts = plan.layout.cuts
     parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]
     if cuts is not None:
-        parts.append("\n".join(describe_cuts(cuts, plan.parameters, plan.layout.size("tensor"))))
+        parts.append("\n".join(describe_cuts(plan.layout, plan.parameters)))
     return "\n\n".join(parts)
 
 
@@ -117,8 +117,13 @@ def model_rows(plan: Plan) -> list[Row]:
         what = f"a copy of {held} on each"
     if layout.cuts is not None:
         own = [item for item in plan.parameters if item.tie is None]
-        divided = sum(item.num_elements for item in own if item.name in layout.cuts.parameters)
-        what += f"; {divided:,} of them divided over {layout.size('tensor')} ranks, which sum their outputs"
+        of_experts = layout.cuts.of_experts
+        divided = sum(item.num_elements for item in own if item.name in layout.cuts.parameters.keys() - of_experts)
+        if layout.has("tensor"):
+            what += f"; {divided:,} of them divided over {layout.size('tensor')} ranks, which sum their outputs"
+        divided = sum(item.num_elements for item in own if item.name in of_experts)
+        if layout.has("expert"):
+            what += f"; {divided:,} of experts, divided over {layout.size('expert')} ranks, which exchange rows"
     return [("model", inputs_text(plan, rows), what, out, places(plan))]
 
 

@@ -122,6 +122,12 @@ class Moe(Layer):
                 return f"the {what} of an expert cannot be divided evenly over {size} ranks"
             inner, last = ParameterCut(0, (self.hidden,) * self.experts), ParameterCut(1, (self.hidden,))
             return LayerCut(kind, {"experts.gate": inner, "experts.up": inner, "experts.down": last})
+        if kind == "experts":
+            if self.experts % size:
+                return f"its {self.experts} experts cannot be divided evenly over {size} ranks"
+            inner = ParameterCut(0, (self.experts * self.hidden,))
+            last = ParameterCut(0, (self.experts * inputs["x"].shape[-1],))
+            return LayerCut(kind, {"experts.gate": inner, "experts.up": inner, "experts.down": last})
         return None
 
     def products(self, use: Use) -> Iterable[Product]:

@@ -18,7 +18,11 @@ def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner
     so is imported. `held.model` already has its initial values, unless it is sharded: then each rank gets only its
     shards, later."""
     sharing = _sync_rows(plan, held, place, runner)
-    if plan.layout.cuts is not None:
+    if plan.layout.has("expert"):
+        from declarative_train.engine.axes.expert import sync_experts
+
+        sharing = sync_experts(plan, sharing, held, place)
+    if plan.layout.has("tensor"):
         from declarative_train.engine.axes.tensor import sync_parts
 
         sharing = sync_parts(plan, sharing, held, place)
@@ -35,6 +39,10 @@ def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRu
         from declarative_train.engine.axes.shard import shard
 
         return shard(plan, held, place, runner)
+    if layout.has("expert"):
+        from declarative_train.engine.axes.expert import replicate_all_but_experts
+
+        return replicate_all_but_experts(plan, held, place, runner)
     if layout.has("replicate"):
         from declarative_train.engine.axes.replicate import replicate
 

@@ -11,12 +11,13 @@ autograd nodes of whole parameters, and would lose gradients.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.engine.step.model import unit_modules
@@ -32,14 +33,22 @@ if TYPE_CHECKING:
 
 def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Shard the model in place; return how its ranks combine gradients."""
-    mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
+    own_axes = tuple(axis for axis in DATA_AXES if plan.layout.has(axis) and axis != "expert")
+    mesh = place.mesh[own_axes] if place.mesh_with_experts is None else place.mesh_with_experts
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
     assert sharding is not None
     # torch warns about units that return a view, since an in-place operation on it would lose a hook; here no layer and
     # no expression works in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for modules, reshard in groups(held.model, plan.layout.units, sharding):
+        for experts in _find_experts(modules) if place.expert is not None else ():
+            again = reshard is not False
+            fully_shard(experts, mesh=place.mesh[own_axes], reshard_after_forward=again, mp_policy=policy)
         fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    if place.expert is not None:  # those outside of units
+        for experts in _find_experts(held.roots):
+            if not isinstance(experts, FSDPModule):
+                fully_shard(experts, mesh=place.mesh[own_axes], reshard_after_forward=False, mp_policy=policy)
     roots: list[FSDPModule] = [
         fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
     ]
@@ -53,6 +62,13 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
                 root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
 
     return GradientSync(call=held.model, finish=runner.finish, begin=begin)
+
+
+def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Yield the experts inside modules, of which each rank of `expert` holds others."""
+    for part in (part for module in modules for part in module.modules()):
+        if isinstance(part, MoeModule):
+            yield part.experts
 
 
 def groups(

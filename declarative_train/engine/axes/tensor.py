@@ -38,7 +38,7 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
     ranks, model = _tensor_ranks(place), held.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
-        if not node.kind or not has_module(model, path):  # another stage of a pipeline has it
+        if node.kind in ("", "experts") or not has_module(model, path):  # another stage of a pipeline has it
             continue
         part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
         between = _tensor_ranks(place, tokens)
@@ -53,9 +53,10 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
         if has_module(model, path) and not cuts.nodes.get(path, NodeCut("")).kind:
             _convert_tokens(model.get_submodule(path), tokens, ranks)
     by_owner: dict[str, dict[str, RankCut]] = {}
+    of_experts = cuts.of_experts
     for name, cut in cuts.parameters.items():
         owner, _, attribute = name.rpartition(".")
-        if has_module(model, owner):
+        if has_module(model, owner) and name not in of_experts:
             by_owner.setdefault(owner, {})[attribute] = RankCut(cut, ranks.index, ranks.size)
     made: dict[torch.Tensor, nn.Parameter] = {}
     for owner, found in by_owner.items():
@@ -114,7 +115,7 @@ def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshP
     cuts, group = plan.layout.cuts, place.tensor
     assert cuts is not None
     assert group is not None
-    cut_names = find_cuts(held.model).keys()
+    cut_names = find_cuts(held.model).keys() - cuts.of_experts
 
     def reduce(optimizers: Optimizers) -> None:
         sharing.reduce(optimizers)

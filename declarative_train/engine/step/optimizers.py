@@ -196,8 +196,12 @@ def _build(
 ) -> torch.optim.Optimizer:
     settings: list[dict[str, object]] = []
     for (lr_scale, weight_decay), names in by_setting.items():
-        group: dict[str, object] = {"params": [named[name] for name in names], "lr": _lr(component) * lr_scale}
-        if weight_decay is not None:
-            group["weight_decay"] = weight_decay
-        settings.append(group)
+        by_mesh: dict[object, list[nn.Parameter]] = {}  # an operation takes DTensors of one mesh
+        for name in names:
+            by_mesh.setdefault(getattr(named[name], "device_mesh", None), []).append(named[name])
+        for parameters in by_mesh.values():
+            group: dict[str, object] = {"params": parameters, "lr": _lr(component) * lr_scale}
+            if weight_decay is not None:
+                group["weight_decay"] = weight_decay
+            settings.append(group)
     return component.build(settings)

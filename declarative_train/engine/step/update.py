@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from declarative_train.engine.collectives import local_part
+
 if TYPE_CHECKING:
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.scale import LossScale
@@ -51,6 +53,7 @@ class Update:
                 clip = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
                 factor = clip if factor is None else factor * clip
             if factor is not None and gradients:  # a stage may train nothing
+                gradients = [local_part(each) for each in gradients]  # shards may belong to several meshes
                 torch._foreach_mul_(gradients, factor)
         if not self._guarded:
             optimizers.step()

@@ -24,6 +24,8 @@ RULES: dict[str, str] = {
     "P108": "stages.does_not_fit",
     "P109": "stages.no_mode_left",
     "P110": "cuts.nothing_is_divided",
+    "P111": "cuts.experts_do_not_divide",
+    "P112": "cuts.no_experts",
     "R101": "samples.batch_larger_than_data",
     "R102": "samples.no_tokens",
     "R103": "samples.past_the_end",

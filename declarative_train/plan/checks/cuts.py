@@ -1,4 +1,4 @@
-"""Messages on the `tensor` axis.
+"""Messages on the axes `tensor` and `expert`.
 
 Each function is one message; its docstring is the manual page of its code.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.span import Span
 
 
@@ -27,3 +27,33 @@ def nothing_is_divided(span: Span, reasons: Mapping[str, str]) -> Diagnostic:
     shown = "".join(f"; `{path}`: {reason}" for path, reason in list(reasons.items())[:3])
     message = f"no layer can be divided, so that every rank computes the whole model{shown}"
     return warning("P110", span, message, "use a number of ranks that divides the sizes of the layers, or ddp or fsdp")
+
+
+def experts_do_not_divide(span: Span, path: str, reason: str) -> Diagnostic:
+    """experts-do-not-divide (P111)
+
+    Finds: an `expert` axis whose number of ranks does not divide the experts of a layer.
+    Why:   each rank holds the same number of experts, so that the ranks send as much as they receive where the experts
+           are used equally.
+    Diff:
+        model: {graph: {act: {type: moe, experts: 4, top_k: 1, hidden: 32}}}
+    -   parallelism: {expert: 3}
+    -   layout: {gpus: 3}
+    +   parallelism: {expert: 4}
+    +   layout: {gpus: 4}
+    """
+    return error("P111", span, f"`{path}`: {reason}", "use a number of ranks that divides the experts of every `moe`")
+
+
+def no_experts(span: Span) -> Diagnostic:
+    """no-experts (P112)
+
+    Finds: an `expert` axis for a model without a layer `moe`.
+    Why:   the axis divides the experts of these layers. Without any, its ranks only average gradients, as those of
+           `replicate` do.
+    Diff:
+    -   parallelism: {expert: 2}
+    +   parallelism: ddp
+        layout: {gpus: 2}
+    """
+    return error("P112", span, "the model has no layer `moe`, whose experts could be divided", "use ddp or fsdp")

@@ -27,15 +27,17 @@ class Sums:
 
 def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
     """Return a plan with the sizes that one rank of `tensor` holds, and its sums by the path of the layer."""
-    cuts, size = plan.layout.cuts, plan.layout.size("tensor")
+    layout, cuts, size = plan.layout, plan.layout.cuts, plan.layout.size("tensor")
     if cuts is None:
         return plan, {}
+    of_experts = cuts.of_experts
     sums: dict[str, Sums] = {}
     graph, _ = _Divider(cuts, size, sums).divide(plan.graph, "", {})
     parameters = []
     for item in plan.parameters:
         cut = cuts.parameters.get(item.name)
-        shape = item.shape if cut is None else RankCut(cut, 0, size).local_shape(item.shape)
+        parts = layout.size("expert") if item.name in of_experts else size
+        shape = item.shape if cut is None else RankCut(cut, 0, parts).local_shape(item.shape)
         parameters.append(replace(item, shape=shape, num_elements=prod(shape)))
     return replace(plan, graph=graph, parameters=tuple(parameters)), sums
 
@@ -75,7 +77,7 @@ class _Divider:
             not kind and given
         ):
             outputs = {name: self._part(spec) for name, spec in node.outputs.items()}
-        if kind:
+        if kind and kind != "experts":
             self._sums[path] = self._sums_of(node, kind, known)
         made = replace(node, component=self._component(node, kind, known), outputs={**node.outputs, **outputs})
         return made, outputs
@@ -85,7 +87,7 @@ class _Divider:
 
     def _component(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> dict[str, object] | None:
         component, size = node.component, self._size
-        if component is None or not kind:
+        if component is None or kind in ("", "experts"):
             return component
         if kind == "heads":
             heads = int(str(component["heads"]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from declarative_train.core.amounts import amount, format_count, list_names, ranges
-from declarative_train.graph.cuts import Cuts
+from declarative_train.core.mesh import Axis
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.schedule_grid import bubble
@@ -30,7 +30,7 @@ def describe_layout(plan: Plan) -> list[str]:
     if layout.sharding is not None and layout.pipeline is None:
         lines += _sharding(layout.sharding, plan.batch.accumulation)
     if layout.cuts is not None:
-        lines += describe_cuts(layout.cuts, plan.parameters, layout.size("tensor"))
+        lines += describe_cuts(layout, plan.parameters)
     return lines + (_pipeline(layout.pipeline) if layout.pipeline is not None else [])
 
 
@@ -48,12 +48,22 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
     return lines
 
 
-def describe_cuts(cuts: Cuts, parameters: Sequence[ParameterPlan], size: int) -> list[str]:
-    """Return what the ranks of the `tensor` axis divide, and why the rest stays whole; equal layers of numbered copies
-    are one row."""
-    own = [item for item in parameters if item.tie is None]
-    divided = sum(item.num_elements for item in own if item.name in cuts.parameters)
-    total = sum(item.num_elements for item in own)
+def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
+    """Return what the ranks of the axes `tensor` and `expert` divide, and why the rest stays whole; equal layers of
+    numbered copies are one row."""
+    assert layout.cuts is not None
+    cuts, of_experts = layout.cuts, layout.cuts.of_experts
+    total = sum(item.num_elements for item in parameters if item.tie is None)
+    axes: tuple[tuple[Axis, Collection[str]], ...] = (
+        ("tensor", cuts.parameters.keys() - of_experts),
+        ("expert", of_experts),
+    )
+    heads = []
+    for axis, names in axes:
+        if layout.has(axis):
+            divided = sum(item.num_elements for item in parameters if item.tie is None and item.name in names)
+            ranks = format_count(layout.size(axis), "rank")
+            heads.append(f"{ranks} of the {axis} axis share {divided / total:.0%} of the parameters")
     groups: dict[tuple[str, str, str], list[list[int]]] = {}
     for path, node in cuts.nodes.items():
         words = path.split(".")
@@ -66,11 +76,10 @@ def describe_cuts(cuts: Cuts, parameters: Sequence[ParameterPlan], size: int) ->
         ]
         for (pattern, kind, reason), numbers in groups.items()
     ]
-    head = f"{format_count(size, 'rank')} of the tensor axis share {divided / total:.0%} of the parameters"
     if cuts.tokens:
         owned = sum(cut.is_each and cut.reads == "tokens" for cut in cuts.tokens.values())
-        head += f"; between the divided layers each has its own tokens, in {format_count(owned, 'other layer')}"
-    return [head, *columns([["node", "divided by"], *rows], numbers=False)]
+        heads[0] += f"; between the divided layers each has its own tokens, in {format_count(owned, 'other layer')}"
+    return [*heads, *columns([["node", "divided by"], *rows], numbers=False)]
 
 
 def _ranks(layout: LayoutPlan) -> list[str]:

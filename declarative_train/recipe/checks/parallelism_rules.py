@@ -61,11 +61,12 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
         hint = "set layout.gpus to a multiple of that, or set the number of pipelines, such as `replicate: 2`"
         return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
     first, size = next(iter(sizes.items()))
-    path = "parallelism.tensor" if first == "tensor" else f"parallelism.data.{first}"
+    is_inner = first in ("tensor", "expert")
+    path = f"parallelism.{first}" if is_inner else f"parallelism.data.{first}"
     what = " x ".join(f"{size} {_WHAT[name]}" for name, size in sizes.items())
     if layout.num_gpus % number == 0:
         message = f"{what} use only a part of the {gpus}"
-        hint = "add `data: {replicate: all}`" if first == "tensor" else f"write `all` for {first}"
+        hint = "add `data: {replicate: all}`" if is_inner else f"write `all` for {first}"
         hint = f"{hint}, or set layout.gpus to {number}"
         return error("P001", draft.span(path), message, hint, related)
     others = number // size
@@ -74,7 +75,12 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
     return error("P001", draft.span(path), f"{gpus} cannot be divided evenly over {what}", hint, related)
 
 
-_WHAT: dict[Axis, str] = {"replicate": "copies of the model", "shard": "shards", "tensor": "ranks per layer"}
+_WHAT: dict[Axis, str] = {
+    "replicate": "copies of the model",
+    "shard": "shards",
+    "expert": "ranks of experts",
+    "tensor": "ranks per layer",
+}
 
 
 def _gpus(draft: Draft) -> Span:

@@ -16,7 +16,7 @@ from declarative_train.recipe.sections.training import Count
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Size = Count | Literal["all"]
-Word = Literal["single", "ddp", "fsdp", "pipeline", "tensor"]
+Word = Literal["single", "ddp", "fsdp", "pipeline", "tensor", "expert"]
 
 
 class DataAxes(Section):
@@ -81,6 +81,9 @@ class Axes(Section):
     """The axis whose ranks hold different stages of the model."""
     tensor: TensorAxis | None = None
     """The axis whose ranks share each layer: a number of ranks, or `{size: 8, sequence: true}`."""
+    expert: Annotated[int, Field(ge=2)] | None = None
+    """The axis whose ranks share the experts of each layer `moe`: a number of ranks. They read different rows, and send
+    them to the ranks of the chosen experts."""
     scatters: ClassVar[bool] = False
 
     @property
@@ -89,7 +92,7 @@ class Axes(Section):
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
-            return "single" if self.tensor is None else "tensor"
+            return "expert" if self.expert is not None else "single" if self.tensor is None else "tensor"
         return "ddp" if self.data.shard is None else "fsdp"
 
     @property
@@ -134,6 +137,7 @@ class Axes(Section):
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
         """Sizes that are written, of all axes except the pipeline."""
         own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
+        own = own if self.expert is None else own | {"expert": self.expert}
         return own if self.tensor is None else own | {"tensor": self.tensor.size}
 
     def multiply_sizes(self) -> int:
@@ -150,8 +154,8 @@ class Axes(Section):
         """Return the mesh of axes with their sizes; None if the GPUs do not divide over the axes.
 
         The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
-        shards exchange more than replicas, and the ranks of `tensor` exchange the most. An axis of size `all` that gets
-        one rank is left out if there is another axis; so is a single replica of shards.
+        shards exchange more than replicas, then the ranks of `expert`, and those of `tensor` exchange the most. An axis
+        of size `all` that gets one rank is left out if there is another axis; so is a single replica of shards.
         """
         if self.mode == "single":
             return ()
@@ -168,7 +172,8 @@ class Axes(Section):
         found = [MeshAxis("pipeline", num_stage_ranks)] if in_pipeline else []
         for name, size in self.sizes.items():
             number = rest if size == "all" else size
-            is_rest = size == "all" and (in_pipeline or self.tensor is not None)
+            has_inner = self.tensor is not None or self.expert is not None
+            is_rest = size == "all" and (in_pipeline or has_inner)
             if number > 1 or not (is_rest or (name == "replicate" and self.is_sharded)):
                 found.append(MeshAxis(name, number))
         return tuple(found)
@@ -217,13 +222,13 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
     "pipeline": {"pipeline": {}},  # whose stages and microbatches have no default
     "single": {},
 }
-KEPT = ("context", "expert")
+KEPT = ("context",)
 """Names that are reserved for future axes."""
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word means; None for `pipeline` and `tensor`, which need numbers."""
-    if word in ("pipeline", "tensor"):
+    """Return the section that a word means; None for `pipeline`, `tensor` and `expert`, which need numbers."""
+    if word in ("pipeline", "tensor", "expert"):
         return None
     if word in AXES_OF_WORDS:
         return Axes.model_validate({key: DataAxes.model_validate(axes) for key, axes in AXES_OF_WORDS[word].items()})

@@ -48,33 +48,33 @@ class TensorRanks:
             return x
         if self._reads == "tokens":
             return self.gather_tokens(x)
-        return _exchange(x, _unchanged, self._sum) if x.requires_grad else x
+        return exchange(x, _unchanged, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
         """Return the sum over the ranks, or this rank's tokens of it; in the backward, each gets the gradient of the
         sum."""
         if self._writes == "tokens":
-            return _exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
-        return _exchange(x, self._sum, _unchanged)
+            return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
+        return exchange(x, self._sum, _unchanged)
 
     def join(self, x: Tensor) -> Tensor:
         """Return the features of all ranks (..., F * size); in the backward, each gets the gradient of its own."""
-        return _exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
+        return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Return the tokens of all ranks (B, T, ...) for layers that each give a part of their gradient; in the
         backward, each rank gets the sum of the gradients of its tokens."""
-        return _exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
+        return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
         """Return the tokens of all ranks (B, T, ...) for a layer that all compute alike; in the backward, each rank
         gets the gradient of its tokens."""
-        return _exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
+        return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
         """Return this rank's part of the tokens (B, T, ...), which are equal on all ranks; in the backward, the
         gradients of all tokens are gathered."""
-        return _exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
+        return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
     def total(self, x: Tensor) -> Tensor:
         """Return the sum over the ranks, without a gradient."""
@@ -111,7 +111,8 @@ class _Exchange(torch.autograd.Function):
         return ctx.back(gradients[0]), None, None
 
 
-def _exchange(x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
+def exchange(x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
+    """Return `ahead(x)`; the gradient of x is `back` of that of the result."""
     found: Tensor = _Exchange.apply(x, ahead, back)  # type: ignore[no-untyped-call]
     return found
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.components.layers.modules.grouped import multiply_groups, permute_rows, repeat_rows
 from declarative_train.components.layers.sample_groups import SampleGroups
 
@@ -54,6 +55,7 @@ class MoeModule(nn.Module):
         self.router = nn.Linear(width, routing.num_experts, bias=False, dtype=dtype)
         self.experts = ExpertsModule(routing.num_experts, width, hidden, activation, dtype)
         self.ranks: TensorRanks | None = None
+        self.peers: ExpertRanks | None = None
         self.pending: Tensor | None = None
         self.bias: Tensor | None
         if routing.bias_rate is None:
@@ -72,6 +74,10 @@ class MoeModule(nn.Module):
         """Compute a part of the hidden features of each expert; the caller replaces the parameters."""
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
 
+    def divide_experts(self, peers: ExpertRanks) -> None:
+        """Hold some of the experts only; the caller replaces the parameters."""
+        self.peers, self.experts.number = peers, self.experts.number // peers.size
+
     def forward(self, x: Tensor, mask: Tensor | None = None, balance: Tensor | None = None) -> tuple[Tensor, Tensor]:
         flat_ND, K = x.reshape(-1, x.shape[-1]), self.routing.top_k
         scores_NE = self._scores(flat_ND)
@@ -88,7 +94,8 @@ class MoeModule(nn.Module):
         if self.ranks is not None:  # of one part of the features each
             flat_ND, weights_NK = self.ranks.enter(flat_ND), self.ranks.enter(weights_NK)
         rows = repeat_rows(flat_ND, order, back, K)
-        y_NKD = permute_rows(self.experts(rows, ends), back, order).view(-1, K, flat_ND.shape[-1])
+        found = self.experts(rows, ends) if self.peers is None else self.peers.compute(self.experts, rows, ends)
+        y_NKD = permute_rows(found, back, order).view(-1, K, flat_ND.shape[-1])
         y = (y_NKD * weights_NK.to(y_NKD.dtype).unsqueeze(-1)).sum(1).view_as(x)
         if self.ranks is not None:
             y = self.ranks.add(y)

@@ -1,0 +1,75 @@
+"""Rows of a mixture of experts on the ranks of `expert`: each is sent to the rank of its expert, its result sent back.
+
+Lepikhin et al., GShard, 2020. No row is dropped, so that the number of rows that a rank receives is only known when it
+was sent: the host waits once for these numbers in every forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from declarative_train.components.layers.modules.divided import exchange
+from declarative_train.components.layers.modules.documents import is_fake
+from declarative_train.components.layers.modules.grouped import permute_rows
+
+
+class Peers(Protocol):
+    """Ranks that send rows to each other: this one is `rank` of `size`."""
+
+    rank: int
+    size: int
+
+    def exchange(self, tensor: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor: ...
+
+
+class ExpertRanks:
+    """Ranks of the `expert` axis; this one is `index` of `size`, and holds an equal part of the experts, in order."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.index, self.size = peers.rank, peers.size
+
+    def compute(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, ends: Tensor) -> Tensor:
+        """Return the results of rows (R, D) that are sorted by expert. `ends` (E,): the row after the last one of each
+        expert. `experts` computes the own ones, from rows and ends."""
+        counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
+        sent, received = self._sizes(ends, counts_SE, len(rows))
+        arrived = exchange(rows, self._exchange(sent, received), self._exchange(received, sent))
+        order = self._order(counts_SE, sum(received))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        own_ends = counts_SE.sum(0).cumsum(0).to(torch.int32)
+        y = permute_rows(experts(permute_rows(arrived, order, back), own_ends), back, order)
+        return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
+
+    def _exchange_counts(self, ends: Tensor) -> Tensor:
+        """Return the number of rows for each of the own experts from each rank (S, E / S)."""
+        counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
+        each = [len(counts_E) // self.size] * self.size
+        return self._peers.exchange(counts_E, each, each).view(self.size, -1)
+
+    def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
+        """Return the numbers of rows that are sent and received, by rank. Tensors without values count as balanced."""
+        if is_fake(ends):
+            even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
+            return even, even
+        per_rank = ends.view(self.size, -1)[:, -1].long()
+        sent = per_rank.diff(prepend=per_rank.new_zeros(1))
+        found = torch.stack([sent, counts_SE.sum(1)]).tolist()
+        return found[0], found[1]
+
+    def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
+        """Return the order that sorts the received rows by expert; they arrive by sender, then by expert."""
+        if is_fake(counts_SE):
+            return torch.arange(num_rows, device=counts_SE.device)
+        experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)
+        return experts.repeat_interleave(counts_SE.flatten(), output_size=num_rows).argsort(stable=True)
+
+    def _exchange(self, sent: list[int], received: list[int]) -> Callable[[Tensor], Tensor]:
+        return lambda rows: self._peers.exchange(rows, sent, received)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ExpertRanks:
+        return self  # process groups cannot be copied

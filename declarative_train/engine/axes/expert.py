@@ -1,0 +1,100 @@
+"""The `expert` axis: ranks with different rows that each hold a part of the experts of every mixture.
+
+A layer `moe` sends its rows to the ranks of their experts and receives the results (`ExpertRanks`). So the gradients of
+a rank's experts include the rows of all these ranks: they are averaged over the copies of the same experts only, and
+divided by the number of all ranks with different rows, as all gradients are. Other parameters are whole on every rank,
+or sharded over `shard` and `expert` together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.modules.divided import set_cuts
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
+from declarative_train.components.layers.modules.moe import MoeModule
+from declarative_train.core.cuts import RankCut
+from declarative_train.engine.axes.gradient_sync import GradientSync
+from declarative_train.engine.axes.replicate import average_gradients
+from declarative_train.engine.collectives import local_part
+from declarative_train.engine.step.precision import reduce_dtype
+from declarative_train.graph.initialise import has_module
+
+if TYPE_CHECKING:
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.optimizers import Optimizers
+    from declarative_train.engine.step.step_runner import StepRunner
+    from declarative_train.graph.cuts import Cuts
+    from declarative_train.plan.plan import Plan
+
+
+def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
+    """Replace the experts of a model on the meta device by this rank's."""
+    assert place.expert is not None
+    peers, model = ExpertRanks(place.expert), held.model
+    made: dict[torch.Tensor, nn.Parameter] = {}
+    for path, node in cuts.nodes.items():
+        if node.kind != "experts" or not has_module(model, path):
+            continue
+        part = model.get_submodule(path)
+        assert isinstance(part, MoeModule)
+        part.divide_experts(peers)
+        own = {name: cuts.parameters[f"{path}.experts.{name}"] for name in ("gate", "up", "down")}
+        set_cuts(part.experts, {name: RankCut(cut, peers.index, peers.size) for name, cut in own.items()}, made)
+
+
+def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Return how ranks that are not sharded combine their gradients: once a step, in buckets."""
+    dtype, data = reduce_dtype(plan.training), place.data
+
+    def reduce(optimizers: Optimizers) -> None:
+        gradients = optimizers.gradients()
+        of_experts = _gradients_of_experts(plan, held)
+        own = [each for each in gradients if id(each) in of_experts]
+        average_gradients([each for each in gradients if id(each) not in of_experts], data, dtype)
+        if place.same_experts.size > 1:
+            average_gradients(own, place.same_experts, dtype)
+
+    return GradientSync(call=held.model, finish=runner.finish, reduce=reduce)
+
+
+def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
+    """Return a sync that divides the gradients of experts, which were averaged over their copies alone, by the number
+    of the other ranks too; its norm counts the experts of all ranks, and everything else once."""
+    group = place.expert
+    assert group is not None
+
+    def reduce(optimizers: Optimizers) -> None:
+        sharing.reduce(optimizers)
+        of_experts = _gradients_of_experts(plan, held)
+        if own := [each for each in optimizers.gradients() if id(each) in of_experts]:
+            torch._foreach_div_([local_part(each) for each in own], group.size)
+
+    def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not gradients:
+            return sharing.norm(gradients)
+        of_experts = _gradients_of_experts(plan, held)
+        own = [each for each in gradients if id(each) in of_experts]
+        others = [each for each in gradients if id(each) not in of_experts]
+        # the share of the others is averaged, so that all ranks clip by the same number to the bit
+        squares = [sharing.norm(each).double().square() for each in (own, others) if each]
+        total = torch.stack(squares)
+        if others:
+            total[-1] /= group.size
+        group.sum_(total)
+        return total.sum().sqrt().to(gradients[0].dtype)
+
+    return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)
+
+
+def _gradients_of_experts(plan: Plan, held: BuiltModel) -> set[int]:
+    """Return the ids of the gradients of the experts."""
+    assert plan.layout.cuts is not None
+    names = plan.layout.cuts.of_experts
+    return {id(item.grad) for name, item in held.model.named_parameters() if name in names and item.grad is not None}

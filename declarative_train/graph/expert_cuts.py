@@ -1,0 +1,25 @@
+"""Division of the experts of a graph's mixtures over the ranks of the `expert` axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from declarative_train.core.cuts import LayerCut
+from declarative_train.graph.graph import Graph
+from declarative_train.graph.read import read_layer
+
+
+def find_expert_cuts(
+    graph: Graph, size: int, plugins: Sequence[str], prefix: str = ""
+) -> Iterator[tuple[str, LayerCut | str]]:
+    """Yield (path, division, or the reason why it cannot be divided) of each layer with experts."""
+    specs = graph.specs()
+    for node in graph.nodes:
+        path = f"{prefix}{node.name}"
+        if node.graph is not None:
+            yield from find_expert_cuts(node.graph, size, plugins, f"{path}.")
+        elif node.component is not None:
+            inputs = {port: specs[edge] for port, edge in node.inputs.items()}
+            cut = read_layer(node.component, plugins).cut("experts", inputs, size)
+            if cut is not None:
+                yield path, cut
