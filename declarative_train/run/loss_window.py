@@ -228,7 +228,7 @@ def sum_over_ranks(
     found, size = summed.tolist(), len(engine.objective.terms)
     rows = [found[at : at + size] for at in range(0, len(found) - len(votes), size)]
     if on_device:
-        counts, rows = rows[: len(results)], rows[len(results) :]
+        counts, rows = list(rows[: len(results)]), rows[len(results) :]
     terms = [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(rows, counts, strict=True)]
     return terms, found[len(found) - len(votes) :]
 

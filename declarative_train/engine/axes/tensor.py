@@ -105,7 +105,7 @@ def _sum(gradients: Sequence[torch.Tensor], group: Ranks) -> None:
     for bucket in buckets(gradients):
         whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
         group.sum_(whole)
-        for gradient, part in zip(bucket, whole.split([each.numel() for each in bucket]), strict=True):
+        for gradient, part in zip(bucket, torch.split(whole, [each.numel() for each in bucket]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
 

@@ -264,7 +264,7 @@ class TokensField(Field):
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
         given = self._by_key(value)
         text, prompt = given["column"], given.get("prompt")
-        if given.get("context"):
+        if prompt is not None and given.get("context"):
             prompt += f"\n\n{given['context']}"
         trained: list[bool] | None = None
         written = chat.RenderedChat("", ())
