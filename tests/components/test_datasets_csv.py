@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from declarative_train.components.datasets import arrow_conversion
 from declarative_train.components.datasets.csv import CsvDataset
@@ -328,6 +329,18 @@ def test_a_header_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"first line of .*a\.csv is not UTF-8: the column `gr\\xf6\\xdfe`") as found:
         CsvDataset(path=str(tmp_path / "a.csv")).open()
     assert "UTF-8" in (found.value.help or "")
+
+
+@pytest.mark.parametrize("rows", [3, 70_000])
+def test_another_encoding_is_read(rows: int, tmp_path: Path) -> None:
+    text = "größe,ort\n" + "".join(f"{row},Köln €\n" for row in range(rows))
+    (tmp_path / "a.csv").write_bytes(text.encode("cp1252"))
+    table = CsvDataset(path=str(tmp_path / "a.csv"), encoding="cp1252").open()
+    assert list(table.columns) == ["größe", "ort"]
+    assert table.read(["ort"], slice(rows - 1, rows))["ort"].tolist() == ["Köln €"]
+    for wrong, why in (("klingon", "there is no encoding `klingon`"), ("utf-16", "files in utf-16 are not read")):
+        with pytest.raises(ValidationError, match=why):
+            CsvDataset(path="a.csv", encoding=wrong)
 
 
 def test_a_value_that_is_not_utf8_is_named_with_its_row(tmp_path: Path) -> None:

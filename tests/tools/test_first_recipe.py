@@ -201,6 +201,14 @@ def test_best_weights_are_those_of_the_loss_unless_a_class_is_rare(
     assert problems(recipe) == []
 
 
+def test_a_file_of_another_encoding_is_read(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 7},{('Köln', 'Zürich')[row % 2]},{('ja', 'möglich')[row % 2]}\n" for row in range(60))
+    (tmp_path / "excel.csv").write_bytes(f"größe,stadt,antwort\n{rows}".encode("cp1252"))
+    recipe = init(tmp_path / "excel.csv", "antwort")
+    assert "encoding: cp1252" in recipe.read_text("utf-8")
+    assert problems(recipe) == []
+
+
 @pytest.mark.parametrize("task", ["classes", "numbers"])
 def test_the_task_can_be_said(task: str, tmp_path: Path) -> None:
     rows: list[Row] = [{"a": float(at % 13) / 3, "stars": at % 5} for at in range(100)]

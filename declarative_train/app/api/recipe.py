@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +31,17 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 
 
-def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
+def load(
+    path: str | os.PathLike[str] | Mapping[str, object],
+    *,
+    set: Mapping[str, object] | None = None,
+    with_: Paths | str = (),
+) -> Recipe:
     """Return the recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their
-    dotted paths (`set`, as `--set`). Each method of the recipe reads the file again. Raises DtrainError if `path` is
-    not a path."""
+    dotted paths (`set`, as `--set`). Each method of the recipe reads the file again. Instead of a path, `path` may be
+    the sections themselves, as a mapping. Raises DtrainError for anything else."""
+    if isinstance(path, Mapping):
+        return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
         message = f"a recipe is loaded from a path, and this is a {type(path).__name__}; help: `loads` reads its text"
         raise DtrainError(message, exit_code=WRONG_USE)
@@ -46,6 +54,25 @@ def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = Non
 def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
     """Return the recipe with this text. Paths in it are relative to the working directory."""
     return Recipe(STDIN_NAME, overrides(set, with_), text)
+
+
+def _as_yaml(sections: Mapping[str, object]) -> str:
+    """Return sections as JSON, which is YAML, with a line for each value. Raises DtrainError."""
+    try:
+        return json.dumps(sections, indent=2, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise DtrainError(f"these sections are not a recipe: {error}", exit_code=WRONG_USE) from None
+
+
+def _plain(value: object) -> object:
+    """Return a path as text, a mapping or a sequence as the one of JSON."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "item"):  # a number of numpy
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not a value of a recipe")
 
 
 class Recipe:

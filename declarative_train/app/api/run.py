@@ -22,7 +22,7 @@ from declarative_train.run.sinks.jsonl import read_events
 if TYPE_CHECKING:
     from torch import nn
 
-    from declarative_train.inference.evaluate import EvaluationResult
+    from declarative_train.app.api.evaluation import Evaluation
     from declarative_train.inference.trained import Trained
 
 
@@ -135,17 +135,18 @@ class Run:
         batch_size: int | None = None,
         device: str = "auto",
         ranks: int = 1,
-    ) -> EvaluationResult:
+    ) -> Evaluation:
         """Return exact metrics, the confusions and the worst samples, as `dtrain evaluate` does: of a set of the run
         (`set`; by default the first that it evaluated) or of new rows with their targets, in the forms that `predict`
         accepts. `max_samples`: evaluate this number of samples of the set, as `evaluation.max` does; `ranks`: processes
         that share the samples. Raises DtrainError."""
+        from declarative_train.app.api.evaluation import Evaluation
         from declarative_train.inference.evaluate import evaluate
 
         if rows is not None and set is not None:
             raise DtrainError("evaluate accepts rows or a set of the run, not both", exit_code=WRONG_USE)
         with _convert_errors(), _as_file(rows) as data:
-            return evaluate(
+            result = evaluate(
                 self.trained(),
                 set_name=set,
                 data=data,
@@ -155,6 +156,7 @@ class Run:
                 device=device,
                 ranks=ranks,
             )
+        return Evaluation(result)
 
     def export(
         self,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MISFIT = re.compile(r"In CSV column #(\d+): .*?conversion error to [^:]*: (?:invalid value '(.*)'$)?", re.DOTALL)
 _STRADDLES = "straddling object straddles two block boundaries"
 _MOST_BLOCK = 1 << 30
+_OF_EXCEL = "save the file as UTF-8 (from Excel: `CSV UTF-8`), or set `encoding`, such as cp1252"
 _LOOKED_AT = 1 << 20  # rows to search for one that is not UTF-8
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
@@ -49,6 +50,17 @@ class _BlockSize:
         self.block = min(self.block * 16, _MOST_BLOCK)
 
 
+def _check_encoding(name: str) -> str:
+    """Return an encoding that has the letters of ASCII as bytes. Raises ValueError."""
+    try:
+        same = "a,1\n".encode(name) == b"a,1\n"
+    except LookupError:
+        raise ValueError(f"there is no encoding `{name}`; common: utf-8, cp1252, latin-1, cp1250, cp1251") from None
+    if not same:
+        raise ValueError(f"files in {name} are not read; save them as UTF-8 (from Excel: `CSV UTF-8`)")
+    return name
+
+
 class CsvDataset(FilesDataset):
     """Rows of CSV files, read into memory. The first line names the columns; blanks around a name are removed.
 
@@ -65,6 +77,9 @@ class CsvDataset(FilesDataset):
     """Names of the columns of files that have no header line."""
     decimal: Literal[".", ","] = "."
     """Decimal separator of numbers: `,` in many European files."""
+    encoding: Annotated[str, AfterValidator(_check_encoding)] = "utf-8"
+    """Encoding of the text, such as `cp1252` of Excel's plain `CSV` in Western Europe; the others are best saved as
+    UTF-8."""
     missing_values: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] = ()
     """More words for a missing value, such as `?` or `-`."""
 
@@ -99,7 +114,9 @@ class CsvDataset(FilesDataset):
             table = arrow_csv.read_csv(
                 file,
                 # threads of a pool do not survive a fork, and without them errors name their row
-                read_options=arrow_csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=room.block),
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, column_names=self.columns, block_size=room.block, encoding=self.encoding
+                ),
                 parse_options=self._parsing(bad),
                 convert_options=self.conversion(),
             )
@@ -116,9 +133,13 @@ class CsvDataset(FilesDataset):
             with open_decompressed(path) if budget is None else budget.open_decompressed(path, self.delimiter) as file:
                 yield file
         except UnicodeDecodeError as error:  # in the names: pyarrow decodes them on access
+            if self.encoding.lower() not in ("utf-8", "utf8"):
+                raise SourceError(
+                    "unreadable", f"{format_path(path)} is not {self.encoding}: {error.reason}"
+                ) from error
             what = error.object.decode("utf-8", "backslashreplace").strip()
             message = f"the first line of {format_path(path)} is not UTF-8: the column `{what:.40}`"
-            raise SourceError("unreadable", message, help="save the file as UTF-8 (from Excel: `CSV UTF-8`)") from error
+            raise SourceError("unreadable", message, help=_OF_EXCEL) from error
         except pa.ArrowInvalid as error:
             raise self.explain(path, str(error)) from error
         except OSError as error:
@@ -232,7 +253,9 @@ class CsvDataset(FilesDataset):
         options.column_types, options.include_columns = types, list(only)
         return arrow_csv.open_csv(
             file,
-            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=block_bytes),
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, column_names=names, block_size=block_bytes, encoding=self.encoding
+            ),
             parse_options=self._parsing(bad),
             convert_options=options,
         )
@@ -283,7 +306,7 @@ class CsvDataset(FilesDataset):
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
-            with open_decompressed(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
+            with open_decompressed(path) as file, TextIOWrapper(file, self.encoding, "replace", newline="") as text:
                 rows = csv.reader(text, delimiter=self.delimiter)
                 for values in rows:
                     left -= bool(values)
@@ -333,7 +356,7 @@ def _no_text(table: Table, name: str) -> str:
             except UnicodeDecodeError:
                 shown_value = value.decode("utf-8", "backslashreplace")
                 where = f"first `{shown_value:.40}` in {table.place(row)}"
-                return f"it holds bytes that are not UTF-8, {where}: save the file as UTF-8 (from Excel: `CSV UTF-8`)"
+                return f"it holds bytes that are not UTF-8, {where}: {_OF_EXCEL}"
     return "it holds bytes that are not UTF-8 text"
 
 

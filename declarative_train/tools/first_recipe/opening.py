@@ -37,6 +37,7 @@ _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?")
 _COMMA_NUMBER = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 _BLANKS = frozenset({"?", "-", "--", "."})  # words for a missing value in any column
 _MOST_WORDS = 3  # words for a missing value in a column of numbers
+_BEGINNING = 1 << 20  # bytes of a text file, of which the encoding and the delimiter are guessed
 LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
@@ -61,7 +62,11 @@ def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
         source = kind.from_data({"type": kind.model_fields["type"].default, "path": path, **which})
         return source, _not_empty(path, source.open())
     found: dict[str, object] = {"type": "csv", "path": path}
-    if (delimiter := _delimiter(path)) != ",":
+    beginning = _beginning(path)
+    if not _is_utf8(beginning):
+        found["encoding"] = "cp1252"
+    header = beginning.decode("utf-8", "replace").partition("\n")[0]
+    if (delimiter := max(_DELIMITERS, key=header.count)) != ",":
         found["delimiter"] = delimiter
     table = CsvDataset.from_data(found).open()
     _check_names(path, table)
@@ -83,15 +88,25 @@ def _kind(path: str) -> type[Dataset]:
     return _ENDINGS[ending]
 
 
-def _delimiter(path: str) -> str:
+def _beginning(path: str) -> bytes:
+    """Return the first bytes of a text file. Raises SourceError."""
     import pyarrow as pa
 
     try:
         with pa.input_stream(open_file(path), compression=packing(path)) as file:
-            header = file.read(1 << 16).decode("utf-8", "replace").partition("\n")[0]
+            found: bytes = file.read(_BEGINNING)
+            return found
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
-    return max(_DELIMITERS, key=header.count)
+
+
+def _is_utf8(beginning: bytes) -> bool:
+    """Return whether bytes are UTF-8; the last letter may be cut."""
+    try:
+        beginning.decode()
+    except UnicodeDecodeError as error:
+        return len(beginning) == _BEGINNING and error.start > _BEGINNING - 4
+    return True
 
 
 def _check_names(path: str, table: Table) -> None:

@@ -85,6 +85,8 @@ class FirstRecipe:
 
     def _data(self) -> Iterator[str]:
         yield "data:"
+        if getattr(self.source, "encoding", "utf-8") != "utf-8":
+            yield "  # The file is not UTF-8; cp1252 is that of Excel's `CSV` in Western Europe. Look at the words."
         yield f"  source: {flow({'type': self.source.type} | self.source.as_data(defaults=False))}"
         yield "  fields:"
         if numbers := self.of("numbers"):

@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 
 import declarative_train as dt
 from declarative_train.app.api import tables
@@ -245,7 +246,13 @@ def test_ranks_share_rows_and_samples(run: dt.Run, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(run.predict(frame), run.predict(tmp_path / "new.csv", ranks=2, batch_size=7))
     for given in ((), (frame,)):
         assert run.evaluate(*given, ranks=2).values == pytest.approx(run.evaluate(*given).values)
-    assert run.evaluate(max_samples=3).num_samples == 3
+    found = run.evaluate(max_samples=3)
+    assert found.num_samples == 3
+    assert "3 samples" in str(found)
+    assert repr(found).startswith("<Evaluation ")
+    assert len(repr(found)) < 400
+    assert "<pre" in found._repr_html_()
+    assert "3 samples here" in found.notices[0]
 
 
 def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
@@ -268,9 +275,17 @@ def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
         run.predict(3)
 
 
-def test_what_is_loaded_is_a_path() -> None:
-    with pytest.raises(dt.DtrainError, match=r"loaded from a path, and this is a dict; help: `loads` reads its text"):
-        dt.load({})  # type: ignore[arg-type]
+def test_a_recipe_is_loaded_from_its_sections(tmp_path: Path) -> None:
+    sections = yaml.safe_load((Path(__file__).parents[3] / "recipes" / "multi_gpu_ddp.yaml").read_text())
+    recipe = dt.load(sections, set={"parallelism": "single", "layout.gpus": 1})
+    assert recipe.plan().plan.batch.global_batch_size == 100
+    found = dt.load({**sections, "trainig": {}}).lint()
+    assert "did you mean `training`" in str(found)
+    assert [each.span.line for each in found if "trainig" in each.message] != [1]
+    assert dt.load({"data": {"source": {"type": "csv", "path": tmp_path / "a.csv"}}}).text.count("a.csv") == 1
+    for wrong, why in ((3, "loaded from a path, and this is a int"), ({"x": object()}, "object is not a value")):
+        with pytest.raises(dt.DtrainError, match=why):
+            dt.load(wrong)  # type: ignore[arg-type]
 
 
 def test_the_callers_default_dtype_changes_no_plan() -> None:
