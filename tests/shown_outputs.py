@@ -19,7 +19,7 @@ from pathlib import Path
 from declarative_train.app.main import main as dtrain
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "docs" / "fits.md", ROOT / "docs" / "myths.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("fits.md", "myths.md", "verify.md"))
 BLOCK = re.compile(
     r"(?:<!-- shows: (?P<part>.*?) -->\n)?^```console\n\$ (?P<command>.*?)\n(?P<output>.*?)^```$", re.M | re.S
 )
@@ -28,9 +28,10 @@ BLOCK = re.compile(
 def written(text: str) -> str:
     """Return the page with the outputs of its commands, which run in a folder with its files."""
     before, width = Path.cwd(), os.environ.get("COLUMNS")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "recipes").symlink_to(ROOT / "recipes")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name in ("recipes", "LICENSE"):
+            (folder / name).symlink_to(ROOT / name)
         for file, content in re.findall(r'^```json title="(.*?)"\n(.*?)^```$', text, re.M | re.S):
             (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_text(content)
@@ -74,7 +75,8 @@ def is_close(found: str, text: str) -> bool:
 
 def _are_close(one: str, two: str) -> bool:
     try:
-        return math.isclose(float(one), float(two), rel_tol=2e-3, abs_tol=1e-6)
+        first, second = (0.0 if word == "equal" else float(word) for word in (one, two))  # `equal` of docs/verify.md
+        return math.isclose(first, second, rel_tol=2e-3, abs_tol=1e-6)
     except ValueError:
         return False
 

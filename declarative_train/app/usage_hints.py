@@ -12,7 +12,7 @@ from typing import NoReturn
 COMMANDS_ELSEWHERE = {
     **dict.fromkeys(("train", "fit", "start", "launch", "exec"), "run"),
     **dict.fromkeys(("test", "eval", "score"), "evaluate"),
-    **dict.fromkeys(("check", "validate", "verify"), "lint"),
+    **dict.fromkeys(("check", "validate"), "lint"),
     **dict.fromkeys(("infer", "inference", "apply"), "predict"),
     **dict.fromkeys(("new", "create"), "init"),
     **dict.fromkeys(("ls", "history"), "runs"),

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
-StepPart = Literal["casts", "forward", "stage", "loss", "backward", "update", "end"]
+StepPart = Literal["casts", "forward", "chunk", "stage", "stage_end", "loss", "backward", "update", "end"]
 """Parts of a step, by where they begin.
 
-casts     parameters are cast to the compute dtype, once a step
-forward   the driver runs the chunks
-stage     the forward of one microbatch in one stage of a pipeline
-loss      the terms of one chunk
-backward  from the terms of one chunk
-update    the parameters, from the reduced gradients
-end       the parameters are updated
+casts      parameters are cast to the compute dtype, once a step
+forward    the driver runs the chunks
+chunk      the forward of one chunk
+stage      the forward of one microbatch in one stage of a pipeline
+stage_end  that forward is over
+loss       the terms of one chunk
+backward   from the terms of one chunk
+update     the parameters, from the reduced gradients
+end        the parameters are updated
 """
 
 
 class StepObserver(Protocol):
-    """Interface of an observer. The engine calls it on the thread of the step; it must change nothing."""
+    """Interface of an observer. The engine calls it on the thread of the step. It changes nothing, except that
+    `dtrain verify` writes gradients at "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Report that a part of the step begins. `tensors`: for "loss", the values that loss terms read; for

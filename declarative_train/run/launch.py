@@ -15,7 +15,7 @@ from declarative_train.engine.devices import num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.run.messages import NodeStatus
 from declarative_train.run.processes import exit_unsaved, print_stopping, report, resume_hint, say
-from declarative_train.run.rank_job import RankJob, SinkFactory
+from declarative_train.run.rank_job import RankJob, SinkFactory, Work
 from declarative_train.run.session import Recompile, Session
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, late_reason
 from declarative_train.run.storage.run_lock import RunLock
@@ -63,12 +63,13 @@ def launch(
     seat: Seat | None = None,
     head: Head | None = None,
     recompile: Recompile | None = None,
+    work: Work | None = None,
 ) -> Outcome:
     """Run a plan and return how it ended. `resume` is None, `auto`, or a path. `max_steps` ends this session after so
     many steps. `sinks` replaces the terminal and the plan's sinks. `folder` is the run's folder, instead of a new one
     below those of its recipe. `seat` and `head` are those of node 0 of several, and
     `recompile` returns the plan for another number of nodes. `hosted`: the run must not end this
-    process (a notebook), so a second interrupt raises KeyboardInterrupt."""
+    process (a notebook), so a second interrupt raises KeyboardInterrupt. `work`: what ranks do instead of training."""
     lock = RunLock()
     session: Session | None = None
     try:
@@ -83,6 +84,7 @@ def launch(
             hosted=hosted,
             folder=folder,
             recompile=recompile,
+            work=work,
         )
         if plan.layout.is_one_process and seat is None:
             here = NodeStatus("0", 0, socket.gethostname(), 0 if session.needs_no_gpu else num_gpus())
@@ -127,7 +129,7 @@ def run_here(job: RankJob) -> tuple[int, list[str]]:
     )
     watch.install()
     try:
-        return run_rank(job, context, lambda: watch.is_asked), []
+        return (job.work or run_rank)(job, context, lambda: watch.is_asked), []
     except BaseException as error:  # DCP's CheckpointException does not derive from Exception
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise

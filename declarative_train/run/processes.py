@@ -184,7 +184,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         start_heartbeat(context, scratch, job.failures_dir)
         store = round_store(connect_from_environment(), ranks.round)
         join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind), store)
-        code = run_rank(job, context, lambda: watch.is_asked)
+        code = (job.work or run_rank)(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
         if not write_failure(job.failures_dir, failure) and not failure.is_peer_loss:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.plugin_file import import_plugin
 from declarative_train.engine.failures import RunFailure
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 SHARED_DISK_S = 20.0  # longest wait until another machine sees a new folder on a shared disk
 SinkFactory = Callable[[Path], Sequence[Sink]]
+Work = Callable[["RankJob", Any, Callable[[], bool]], int]  # as `run_rank` of run/rank.py
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
     """Plan and settings for one rank. They can be pickled, because ranks may be spawned. `sinks` is called by rank 0
     with the run's folder. `device_index`: this rank's GPU, if it is not that of the plan. `is_hosted`: the run is
-    inside a process of the user (a notebook, a script), which must not be ended."""
+    inside a process of the user (a notebook, a script), which must not be ended. `work`: what a rank does instead of
+    training; it gets the arguments of `run_rank`, and returns the exit code."""
 
     plan: Plan
     device_kind: str
@@ -38,6 +40,7 @@ class RankJob:
     is_quiet: bool = False
     device_index: int | None = None
     is_hosted: bool = False
+    work: Work | None = None
 
     @property
     def run_dir(self) -> Path:

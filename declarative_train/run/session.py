@@ -13,7 +13,7 @@ from declarative_train.engine.devices import choose_device
 from declarative_train.engine.failures import explain
 from declarative_train.plan.codec import sign
 from declarative_train.run.messages import NodeResult, NodeStatus
-from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.rank_job import RankJob, SinkFactory, Work, check_sinks, default_sinks
 from declarative_train.run.storage.run_dir import open_place
 from declarative_train.run.storage.run_lock import RunLock
 
@@ -40,10 +40,11 @@ class Session:
         hosted: bool = False,
         folder: Path | None = None,
         recompile: Recompile | None = None,
+        work: Work | None = None,
     ) -> None:
         self.plan, self._lock, self._recompile = plan, lock, recompile
         self._plans: dict[int, Plan | None] = {plan.layout.num_nodes: plan}  # by number of nodes
-        self._resume, self._folder = resume, folder
+        self._resume, self._folder, self._work = resume, folder, work
         self._max_steps, self._quiet, self._hosted = max_steps, quiet, hosted
         if sinks is None:
             check_sinks(plan)
@@ -101,7 +102,9 @@ class Session:
             self._resume, self._folder = "auto", place.run_dir  # a further round continues this run
         left = None if self._max_steps is None else max(0, self._first_step + self._max_steps - step)
         notices = () if choice.notice is None else (choice.notice,)
-        return RankJob(plan, choice.kind, place, left, self._sinks, notices, self._quiet, is_hosted=self._hosted)
+        return RankJob(
+            plan, choice.kind, place, left, self._sinks, notices, self._quiet, is_hosted=self._hosted, work=self._work
+        )
 
     def _keep_failures(self) -> None:
         """Rename the reports of a round that failed: those of the next one have the same names."""

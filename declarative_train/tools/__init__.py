@@ -1,4 +1,4 @@
-"""Tools: the commands `calibrate`, `fits`, `init`, `launch`, `lsp` and `sweep`, which use `app`, as a pack."""
+"""Tools: the commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `sweep`, `verify`, which use `app`, as a pack."""
 
 from declarative_train.core.packs import Command, Pack
 
@@ -19,6 +19,11 @@ PACK = Pack(
         "sweep": Command(
             "run a recipe with each of the settings in its section `sweep`",
             "declarative_train.tools.sweep.command",
+            needs_posix=True,
+        ),
+        "verify": Command(
+            "compare one step in a recipe's mode with one process, or check a plan's reductions",
+            "declarative_train.tools.verify.command",
             needs_posix=True,
         ),
     },

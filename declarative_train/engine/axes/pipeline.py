@@ -211,6 +211,7 @@ class StageForward:
                 runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
                 with runner.forward_path.autocast():
                     outputs = forward(*inputs)
+                runner.observer.enter("stage_end")
                 runner.groups.end()
                 self._position += 1
             return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))

@@ -75,6 +75,7 @@ class StepRunner:
         """Run forward and backward of chunk number `position`; return the sums of its L terms (L,), detached."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        self.observer.enter("chunk")
         values = self._to_judge(self.forward_path.values(chunk, call))
         row_weight = chunk.row_weight
         if self._judged is not None and row_weight is not None:

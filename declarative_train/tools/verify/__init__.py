@@ -1,0 +1,1 @@
+"""Verification of a recipe: one step in its mode compared with one process, and checks of a plan without a run."""

@@ -1,0 +1,302 @@
+"""Work of a rank in a verification: one step of the engine, recorded in files by one process, compared with these files
+by the ranks of the requested mode."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.modules.divided import find_cuts
+from declarative_train.data.order import locate
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
+from declarative_train.engine.collectives import finish_together
+from declarative_train.engine.devices import device_of
+from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.graph.initialise import has_module
+from declarative_train.run.rank import torch_settings
+from declarative_train.run.step_schedule import StepSchedule
+from declarative_train.tools.verify.deviation import Deviation, deviate
+from declarative_train.tools.verify.prepare import layer_nodes
+from declarative_train.tools.verify.step_files import ParameterRecord, StepFiles, StepIndex, parts_of
+
+if TYPE_CHECKING:
+    from declarative_train.data.batch import Batch
+    from declarative_train.engine.engine import StepResult
+    from declarative_train.engine.observer import StepPart
+    from declarative_train.plan.plan import Plan
+    from declarative_train.run.rank import FailureContext
+    from declarative_train.run.rank_job import RankJob
+
+NUM_SUMS = 4  # of a sample's output: of absolute values, and with three patterns of signs
+_ALIVE: list[object] = []  # engines are never freed, as in a run
+
+
+@dataclass(slots=True)
+class RankReport:
+    """Comparison of one rank with one process.
+
+    samples                     position in the global batch -> sample
+    counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
+    norm                        of all gradients, as this rank computed it
+    nodes                       path -> (largest difference relative to the largest output of a sample, position)
+    start, gradients, updates   by parameter; a gradient is None if the rank has none
+    """
+
+    rank: int
+    dp_rank: int
+    samples: dict[int, int] = field(default_factory=dict)
+    counts: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=list)
+    norm: float | None = None
+    nodes: dict[str, tuple[float, int]] = field(default_factory=dict)
+    start: dict[str, Deviation] = field(default_factory=dict)
+    gradients: dict[str, Deviation | None] = field(default_factory=dict)
+    updates: dict[str, Deviation] = field(default_factory=dict)
+
+
+def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
+    """Run the step in one process and write its files."""
+    with torch_settings(job.plan, device := _device(job, context)):
+        _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
+    return 0
+
+
+def compare_step(
+    folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
+) -> int:
+    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report."""
+    with torch_settings(job.plan, device := _device(job, context)):
+
+        def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:
+            return Comparer(folder, engine, batches, context.rank)
+
+        found = _run(job, context, step, make, device)
+        (reports / str(context.rank)).write_bytes(pickle.dumps(found.report))
+        if not job.plan.layout.is_one_process:
+            finish_together(device)
+    return 0
+
+
+def _device(job: RankJob, context: FailureContext) -> torch.device:
+    return device_of(job.plan.layout.ranks[context.rank], job.device_kind, job.device_index)
+
+
+def _run(
+    job: RankJob, context: FailureContext, step: int, make: Callable[[Engine, list[Batch]], Any], device: torch.device
+) -> Any:
+    plan = job.plan
+    context.step = step
+    engine = Engine(replace(plan, weights=job.place.weights), device)
+    _ALIVE.append(engine)
+    _stop_draws(engine)
+    sets = open_sets(plan.data)
+    batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device).step(step)
+    num_rows = locate(step, plan.batch, plan.data.set("training").num_samples).size
+    observer = make(engine, batches)
+    lr_factor = StepSchedule(plan, plan.training.num_steps).at(step).lr_factor
+    result = engine.step(step, batches, num_rows=num_rows, lr_factor=lr_factor, measure=True, observer=observer)
+    observer.finish(result)
+    return observer
+
+
+def _stop_draws(engine: Engine) -> None:
+    """Switch layers that draw random numbers, such as dropout, to evaluation: another layout draws other numbers."""
+    for path in engine.plan.draws:
+        for module in engine.modules:
+            if has_module(module, path):
+                module.get_submodule(path).eval()
+
+
+class _Observer:
+    """Observer of one step. Hooks on the layers see their outputs in the forward, not in a recomputation."""
+
+    def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
+        self.files, self.engine, self.plan = StepFiles(folder), engine, engine.plan
+        self.names = {item.name: number for number, item in enumerate(self.plan.parameters)}
+        self.paths = {path: number for number, (path, _) in enumerate(layer_nodes(self.plan.graph))}
+        self._batches, self._is_forward = batches, False
+        self._calls: dict[tuple[int, str], int] = {}
+        self._positions = list(positions_of(self.plan, engine.dp_rank, batches))
+        self.samples = {
+            position: int(sample)
+            for positions, batch in zip(self._positions, batches, strict=True)
+            for position, sample in zip(positions, batch.sample_ids, strict=True)
+        }
+        if not self.plan.training.compile and self.plan.data.on_bad_row != "skip":
+            replicas = engine.modules if self.plan.layout.scatters else [engine.model]
+            for number, module in enumerate(replicas):
+                self._hook(number, module)
+
+    def _hook(self, replica: int, module: nn.Module) -> None:
+        def take(path: str, inputs: Any, output: Any) -> None:
+            if self._is_forward and isinstance(output, torch.Tensor) and output.is_floating_point() and output.dim():
+                chunk = self._calls.get((replica, path), 0)
+                self._calls[replica, path] = chunk + 1
+                rows = self._rows_of(replica, chunk)
+                if len(rows) and len(output) >= len(rows):
+                    self.take_output(path, rows, output.detach()[: len(rows)])
+
+        for path in self.paths:
+            if has_module(module, path):
+                part = module.get_submodule(path)
+                part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
+
+    def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
+        """Return the positions of the real rows of a call."""
+        if chunk >= len(self._positions):
+            return ()
+        positions = self._positions[chunk]
+        if self.plan.layout.scatters:
+            size = self.plan.batch.microbatch_size
+            return positions[replica * size : (replica + 1) * size]
+        return positions
+
+    def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
+        self._is_forward = part in ("chunk", "stage")
+        if part == "update":
+            self.at_update()
+
+    def take_output(self, path: str, rows: Sequence[int], output: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    def at_update(self) -> None:
+        raise NotImplementedError
+
+    def gradients(self) -> Mapping[str, torch.Tensor | None]:
+        return {name: parameter.grad for name, parameter in self.engine.optimizer.parameters.items()}
+
+    def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
+        """Return the divisors of the loss terms, and this rank's sums of them."""
+        counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
+        sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
+        return [float(each) for each in counts], sums
+
+
+class Recorder(_Observer):
+    """Observer in one process, which writes the step's files."""
+
+    def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
+        super().__init__(folder, engine, batches)
+        self.index = StepIndex(samples=[self.samples[position] for position in sorted(self.samples)])
+        self._held = {}
+        for name, parameter in engine.model.named_parameters():
+            self._held[name] = parameter
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            self.index.parameters[name] = ParameterRecord(tuple(parameter.shape), dtype)
+            self.files.write("start", self.names[name], parameter)
+
+    def take_output(self, path: str, rows: Sequence[int], output: torch.Tensor) -> None:
+        self.index.nodes[path] = tuple(output.shape[1:])
+        sums = summarise_samples(output)
+        whole = self.files.read("node", self.paths[path], (len(self.samples), NUM_SUMS), torch.float64)
+        whole[list(rows)] = sums
+
+    def at_update(self) -> None:
+        for name, gradient in self.gradients().items():
+            if gradient is not None:
+                self.index.parameters[name].gradient = float(gradient.abs().max()) if gradient.numel() else 0.0
+                self.files.write("gradient", self.names[name], gradient)
+
+    def finish(self, result: StepResult) -> None:
+        for name, parameter in self.engine.optimizer.parameters.items():
+            made = self.index.parameters[name]
+            start = self.files.read("start", self.names[name], made.shape, parameter.dtype)
+            self.files.write("updated", self.names[name], parameter)
+            if parameter.numel():
+                made.moved = float((parameter.detach().cpu() - start).abs().max())
+                made.largest = float(parameter.detach().abs().max())
+        self.index.counts, self.index.sums = self.totals(result)
+        self.index.norm = 0.0 if result.grad_norm is None else float(result.grad_norm)
+        self.files.write_index(self.index)
+
+
+class Comparer(_Observer):
+    """Observer of a rank, which compares its part of the step with the files. After the comparison, a rank's gradient
+    is replaced by that of one process, so that the update is computed from equal gradients in both."""
+
+    def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
+        super().__init__(folder, engine, batches)
+        self.report = RankReport(rank, engine.dp_rank, samples=self.samples)
+        self._cuts, self._records = find_cuts(engine.model), self.files.index.parameters
+        self._nodes = self.files.index.nodes
+        for name, parameter in engine.model.named_parameters():
+            if name in self._records:  # a tied copy of another stage has the name of the whole model
+                self.report.start[name] = self._compare(name, parameter, "start")
+
+    def _compare(self, name: str, tensor: torch.Tensor, kind: str) -> Deviation:
+        return deviate(parts_of(tensor, self._cuts.get(name)), self._read(kind, name))
+
+    def _read(self, kind: str, name: str) -> torch.Tensor:
+        record = self._records[name]
+        return self.files.read(kind, self.names[name], record.shape, getattr(torch, record.dtype))
+
+    def take_output(self, path: str, rows: Sequence[int], output: torch.Tensor) -> None:
+        if self._nodes.get(path) != tuple(output.shape[1:]):  # this rank has a part of the features or tokens
+            return
+        whole = self.files.read("node", self.paths[path], (len(self.files.index.samples), NUM_SUMS), torch.float64)
+        apart = (summarise_samples(output) - whole[list(rows)]).abs().nan_to_num(float("inf"), float("inf")).amax(1)
+        size = max(float(whole[:, 0].max()), torch.finfo(torch.float64).tiny)
+        worst = int(apart.argmax())
+        found = float(apart[worst]) / size, rows[worst]
+        self.report.nodes[path] = max(self.report.nodes.get(path, found), found)
+
+    def at_update(self) -> None:
+        for name, gradient in self.gradients().items():
+            if gradient is None:
+                self.report.gradients[name] = None
+                continue
+            if self._records[name].gradient is None:  # none in one process
+                nothing = torch.zeros(self._records[name].shape)
+                self.report.gradients[name] = deviate(parts_of(gradient, self._cuts.get(name)), nothing)
+                continue
+            self.report.gradients[name] = self._compare(name, gradient, "gradient")
+            self._replace(name, gradient)
+
+    def _replace(self, name: str, gradient: torch.Tensor) -> None:
+        whole = self._read("gradient", name)
+        with torch.no_grad():
+            for values, first in parts_of(gradient, self._cuts.get(name)):
+                place = tuple(slice(begin, begin + size) for begin, size in zip(first, values.shape, strict=True))
+                values.copy_(whole[place])
+
+    def finish(self, result: StepResult) -> None:
+        self.report.counts, self.report.sums = self.totals(result)
+        self.report.norm = None if result.grad_norm is None else float(result.grad_norm)
+        for name, parameter in self.engine.optimizer.parameters.items():
+            self.report.updates[name] = self._compare(name, parameter, "updated")
+
+
+def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
+    """Yield the positions in the global batch of the real rows of each chunk."""
+    batch = slots_of(plan)
+    size = batch.microbatch_size
+    for chunk, each in enumerate(batches):
+        first = (chunk * batch.data_parallel_size + dp_rank) * size
+        yield range(first, first + each.num_rows)
+
+
+def summarise_samples(output: torch.Tensor) -> torch.Tensor:
+    """Return (R, 4) float64 for the output of R samples: the sum of absolute values, and three sums with patterns of
+    signs. Two outputs with equal sums are equal, up to chance."""
+    flat = output.detach().reshape(len(output), -1)
+    signs = _signs(flat.shape[1])
+    found = [torch.cat([row.abs().sum()[None], signs @ row]) for row in (each.cpu().double() for each in flat)]
+    return torch.stack(found)
+
+
+_made: dict[int, torch.Tensor] = {}
+
+
+def _signs(size: int) -> torch.Tensor:
+    """Return (3, size) of -1 and 1, always the same."""
+    if size not in _made:
+        generator = torch.Generator().manual_seed(size)
+        _made[size] = torch.randint(0, 2, (NUM_SUMS - 1, size), generator=generator).double() * 2 - 1
+    return _made[size]

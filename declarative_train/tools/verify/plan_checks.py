@@ -1,0 +1,239 @@
+"""Checks of a plan without a run: that the parts that ranks hold, the rows that they read, and the reductions and
+scales of each gradient give the gradient of the whole batch.
+
+Ranks with the same stages and the same place along `tensor` and `shard` do the same on other rows: they are one kind of
+rank. The checks are made for each kind and each axis, not for each pair of ranks. What the parts of a layer need is
+asked from its component again, and compared with what the plan has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any
+
+from declarative_train.core.cuts import LayerCut
+from declarative_train.core.mesh import DATA_AXES
+from declarative_train.graph.cuts import Cuts
+from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.partition import open_blocks
+from declarative_train.graph.read import read_layer
+from declarative_train.plan.plan import Plan
+from declarative_train.tools.verify.reductions import reductions_of
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRow:
+    """Parameters whose gradients are made in the same way: `how`, their number and elements, and one of them."""
+
+    how: str
+    num_parameters: int
+    num_elements: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Result of the checks. `num_classes`: kinds of ranks."""
+
+    num_classes: int
+    rows: tuple[GradientRow, ...]
+    problems: tuple[str, ...]
+
+
+def check_plan(plan: Plan) -> Checked:
+    """Return what the plan does with each gradient, and what does not add up."""
+    problems = [*_check_ranks(plan), *_check_rows(plan), *_check_parameters(plan), *_check_stages(plan)]
+    cuts = plan.layout.cuts
+    if cuts is not None:
+        problems += _check_cuts(plan, cuts)
+    elif plan.layout.has("tensor"):
+        problems.append("the mesh has an axis `tensor`, but the plan divides no layer")
+    num_kinds = prod(axis.size for axis in plan.layout.mesh if axis.name != "replicate")
+    return Checked(num_kinds, _rows(plan), tuple(problems))
+
+
+def _check_ranks(plan: Plan) -> Iterator[str]:
+    """Check that the mesh has a place for each rank, and that each stage is in one place of `pipeline`."""
+    layout = plan.layout
+    size = prod(axis.size for axis in layout.mesh)
+    if layout.mesh and layout.num_nodes * layout.gpus_per_node != size:
+        yield f"the mesh has {size} places, the plan {layout.num_nodes * layout.gpus_per_node} ranks"
+    if layout.mesh and len(set(layout.rank_devices)) != layout.gpus_per_node:
+        yield f"{layout.gpus_per_node} ranks of a node have the devices {layout.rank_devices}"
+
+
+def _check_rows(plan: Plan) -> Iterator[str]:
+    """Check that every row of a global batch counts once, and that the scale cancels the mean over ranks."""
+    batch, layout = plan.batch, plan.layout
+    read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
+    if read != batch.global_batch_size:
+        yield f"the ranks read {read} rows of a global batch of {batch.global_batch_size}"
+    if batch.data_parallel_size != layout.data_parallel_size:
+        yield (
+            f"the batch is divided over {batch.data_parallel_size} ranks or replicas, "
+            f"but {layout.data_parallel_size} read different rows"
+        )
+    # the loss of a rank is scaled by the ranks that read different rows; the mean divides by those of the axes
+    mean = prod(axis.size for axis in layout.mesh if axis.name in DATA_AXES)
+    scale = Fraction(batch.data_parallel_size // layout.num_copies, mean)
+    if scale != 1:
+        yield f"gradients are {scale} times those of the global batch: the scale of the loss does not cancel the mean"
+
+
+def _check_parameters(plan: Plan) -> Iterator[str]:
+    shapes = {item.name: item.shape for item in plan.parameters}
+    for item in plan.parameters:
+        if prod(item.shape) != item.num_elements:
+            yield f"`{item.name}` has the shape {item.shape}, but {item.num_elements} elements"
+        if item.tie is not None and shapes.get(item.tie) != item.shape:
+            yield f"`{item.name}` is tied to `{item.tie}`, which has not its shape {item.shape}"
+
+
+def _check_stages(plan: Plan) -> Iterator[str]:
+    """Check that each node is in one stage, that each stage computes every microbatch once, and that parameters of
+    several stages are summed over them."""
+    layout, pipeline = plan.layout, plan.layout.pipeline
+    if pipeline is None:
+        if layout.has("pipeline"):
+            yield "the mesh has an axis `pipeline`, but the plan has no stages"
+        return
+    opened = open_blocks(plan.graph, layout.units)
+    names = [name for stage in pipeline.stages for name in stage]
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"`{name}` is in {count} stages"
+    for node in opened.nodes:
+        if node.name not in names:
+            yield f"`{node.name}` is in no stage"
+    held = Counter(stage for stages in pipeline.rank_stages for stage in stages)
+    for stage in range(pipeline.num_stages):
+        if held[stage] != 1:
+            yield f"stage {stage} is on {held[stage]} places of `pipeline`"
+    number = plan.batch.accumulation * plan.batch.num_microbatches
+    if pipeline.num_microbatches != number:
+        yield f"the schedule runs {pipeline.num_microbatches} microbatches, but a step has {number}"
+    yield from _check_schedule(pipeline.grid, pipeline.num_stages, number)
+    users = {name: stages for name, stages in _users(opened, pipeline.stages, plan).items() if len(stages) > 1}
+    shared = {item.name: tuple(item.stages) for item in pipeline.shared}
+    for name in users.keys() | shared.keys():
+        if tuple(users.get(name, ())) != shared.get(name, ()):
+            yield (
+                f"`{name}` is used by the stages {_format_stages(users.get(name, ()))}, "
+                f"but its gradient is summed over {_format_stages(shared.get(name, ()))}"
+            )
+
+
+def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_microbatches: int) -> Iterator[str]:
+    done: Counter[str] = Counter()
+    for row in grid:
+        for cell in row:
+            for action in cell.split("+"):
+                if action:
+                    stage, _, number = action.partition(kind := next(each for each in action if each.isalpha()))
+                    done[f"{stage}{'B' if kind == 'W' else kind}{number}"] += kind != "I"
+    for kind, word in (("F", "forward"), ("B", "backward")):
+        for place, at in product(range(num_stages), range(num_microbatches)):
+            if (count := done[f"{place}{kind}{at}"]) != 1:
+                yield f"the schedule runs the {word} of microbatch {at} in stage {place} {count} times"
+                return
+
+
+def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Return the stages that use each parameter: that of its node, those that call the node again, and those of the
+    parameters that are tied to it."""
+    stage_of = {name: number for number, names in enumerate(stages) for name in names}
+    by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
+    for node in graph.nodes:
+        if node.target is not None:
+            by_node[node.target].add(stage_of.get(node.name, -1))
+    found: dict[str, set[int]] = {}
+    for item in plan.parameters:
+        users = by_node.get(_node_of(item.name, by_node), set())
+        found.setdefault(item.tie or item.name, set()).update(users)
+    return {name: tuple(sorted(stages)) for name, stages in found.items()}
+
+
+def _node_of(parameter: str, nodes: Mapping[str, object]) -> str:
+    parts = parameter.split(".")
+    ways = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+    return next((way for way in ways if way in nodes), "")
+
+
+def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
+    """Check the division over `tensor`: that the parts of each parameter are its elements, and that a gradient is
+    summed exactly if each rank computes a part of it."""
+    size = plan.layout.size("tensor")
+    parameters = {item.name: item for item in plan.parameters}
+    for name, cut in cuts.parameters.items():
+        item = parameters.get(name)
+        if item is None:
+            yield f"`{name}` is divided, but the model has no such parameter"
+        elif sum(cut.pieces) != item.shape[cut.dim] or any(piece % size for piece in cut.pieces):
+            yield f"`{name}` {item.shape} cannot be divided into equal parts of {cut.pieces} for {size} ranks"
+        elif item.tie is not None and cuts.parameters.get(item.tie) != cut:
+            yield f"`{name}` is tied to `{item.tie}`, which is divided in another way"
+    wanted: set[str] = set()
+    for path, node, specs in _layers(plan.graph):
+        layer = read_layer(node.component or {}, plan.plugins)
+        kind = cuts.nodes[path].kind if path in cuts.nodes else ""
+        tokens = cuts.tokens.get(path)
+        own = {name for name in parameters if name.startswith(f"{path}.")}
+        if kind:
+            asked = "columns" if kind in ("gathered", "vocabulary") and layer.type == "linear" else kind
+            whole = layer.cut(asked, specs, size)
+            if not isinstance(whole, LayerCut):
+                yield f"`{path}` cannot be divided by {kind} over {size} ranks"
+                continue
+            for name in own:
+                short = name.removeprefix(f"{path}.")
+                planned, own_cut = cuts.parameters.get(name), whole.parameters.get(short)
+                if planned != own_cut:
+                    yield f"`{name}`: the plan divides it as {planned}, the layer as {own_cut}"
+            wanted |= {f"{path}.{name}" for name in whole.summed}
+            if tokens is not None and tokens.writes == "tokens":
+                wanted |= own & {f"{path}.bias", f"{path}.out.bias"} - cuts.parameters.keys()
+        elif tokens is not None and tokens.is_each and tokens.reads == "tokens":
+            wanted |= own
+    wanted = {name for name in wanted if name in parameters}
+    for name in sorted(wanted - set(cuts.summed)):
+        yield f"`{name}`: each rank of `tensor` computes a part of its gradient, which is not summed"
+    for name in sorted(set(cuts.summed) - wanted):
+        yield f"`{name}`: every rank of `tensor` has its whole gradient, which is summed {size} times"
+
+
+def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[str, Any]]]:
+    specs = graph.specs()
+    for node in graph.nodes:
+        if node.graph is not None:
+            yield from _layers(node.graph, f"{prefix}{node.name}.")
+        elif node.kind == "layer":
+            yield f"{prefix}{node.name}", node, {port: specs[edge] for port, edge in node.inputs.items()}
+
+
+def _rows(plan: Plan) -> tuple[GradientRow, ...]:
+    """Return the parameters by how their gradients are made."""
+    layout, reductions = plan.layout, reductions_of(plan)
+    parts = {} if layout.cuts is None else layout.cuts.parameters
+    found: dict[str, list[tuple[str, int]]] = {}
+    for item in plan.parameters:
+        if item.tie is not None:
+            how = "tied to another parameter"
+        elif item.frozen:
+            how = "none: it is frozen"
+        else:
+            words = list(map(str, reductions[item.name]))
+            if layout.cuts is not None and item.name not in layout.cuts.summed:
+                words.insert(0, f"{'a part' if item.name in parts else 'equal'} on each rank of `tensor`")
+            how = ", then ".join(words) or "of one rank"
+        found.setdefault(how, []).append((item.name, item.num_elements))
+    return tuple(
+        GradientRow(how, len(items), sum(size for _, size in items), items[0][0]) for how, items in found.items()
+    )
+
+
+def _format_stages(stages: tuple[int, ...]) -> str:
+    return ", ".join(map(str, stages)) or "none"

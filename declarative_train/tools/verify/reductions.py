@@ -1,0 +1,49 @@
+"""Reductions of each parameter's gradient in a plan, in the order in which they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from declarative_train.core.mesh import Axis
+from declarative_train.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Reduction of a gradient: over the ranks of an `axis` of the mesh, None for the replicas of one process."""
+
+    how: Literal["sum", "mean"]
+    axis: Axis | None
+    collective: str
+
+    def __str__(self) -> str:
+        over = "the replicas of the process" if self.axis is None else f"`{self.axis}`"
+        return f"{self.how} over {over} ({self.collective})"
+
+
+def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
+    """Return the reductions of every trained parameter, by name."""
+    layout = plan.layout
+    of_stages = {} if layout.pipeline is None else {item.name: item.stages for item in layout.pipeline.shared}
+    summed = () if layout.cuts is None else layout.cuts.summed
+    by_data = []
+    if layout.scatters:
+        by_data.append(Reduction("sum", None, "backward of the copies"))
+    if layout.has("shard"):
+        by_data.append(Reduction("mean", "shard", "reduce-scatter"))
+    if layout.has("replicate"):
+        by_data.append(Reduction("mean", "replicate", "all-reduce"))
+    found = {}
+    for item in plan.parameters:
+        if item.frozen or item.tie is not None:
+            continue
+        mine: list[Reduction] = []
+        if item.name in of_stages:
+            stages = ", ".join(map(str, of_stages[item.name]))
+            mine.append(Reduction("sum", "pipeline", f"send and receive between stages {stages}"))
+        mine += by_data
+        if item.name in summed:
+            mine.append(Reduction("sum", "tensor", "all-reduce"))
+        found[item.name] = tuple(mine)
+    return found

@@ -1,0 +1,108 @@
+"""Files of the step in one process: parameters, gradients and updated parameters, each a file that is mapped into
+memory, so that a rank reads only its own parts."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+
+import torch
+
+from declarative_train.core.cuts import RankCut
+from declarative_train.graph.initialise import blocks_of, local_rows
+
+AT_ONCE = 1 << 22  # elements that are compared at a time
+
+Place = tuple[tuple[int, ...], tuple[int, ...]]
+"""Block of a whole tensor: its first element and its size along each dimension."""
+
+
+@dataclass(slots=True)
+class ParameterRecord:
+    """Parameter in one process. `gradient`, `moved`, `largest`: the largest absolute values of its gradient (None: it
+    has none), of its update, and of the parameter after it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    gradient: float | None = None
+    moved: float = 0.0
+    largest: float = 0.0
+
+
+@dataclass(slots=True)
+class StepIndex:
+    """Numbers of the step in one process.
+
+    samples     by position in the global batch
+    counts      divisors of the loss terms
+    sums        sums of the loss terms over the global batch
+    norm        of all gradients together
+    nodes       shape of a sample's output, by the path of the layer
+    """
+
+    samples: list[int] = field(default_factory=list)
+    counts: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=list)
+    norm: float = 0.0
+    parameters: dict[str, ParameterRecord] = field(default_factory=dict)
+    nodes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class StepFiles:
+    """Folder with the files of a step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write_index(self, index: StepIndex) -> None:
+        (self._folder / "index").write_bytes(pickle.dumps(index))
+
+    @cached_property
+    def index(self) -> StepIndex:
+        found: StepIndex = pickle.loads((self._folder / "index").read_bytes())
+        return found
+
+    def write(self, kind: str, number: int, tensor: torch.Tensor) -> None:
+        """Write a whole tensor. `kind`: start, gradient, updated or node; `number`: of the parameter or node."""
+        tensor = tensor.detach()
+        self._open(kind, number, tensor.shape, tensor.dtype).copy_(tensor)
+
+    def read(self, kind: str, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self._open(kind, number, shape, dtype)
+
+    def _open(self, kind: str, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if not prod(shape):
+            return torch.empty(shape, dtype=dtype)
+        path = self._folder / f"{kind}_{number}"
+        return torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).view(shape)
+
+
+def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
+    """Yield (values, first element in the whole tensor) of each block that this rank holds."""
+    if cut is not None:
+        yield from blocks_of(tensor, cut)
+        return
+    rows = local_rows(tensor)
+    assert rows is not None, "a parameter is sharded by rows"
+    if rows.values.numel():
+        yield rows.values, (rows.first, *[0] * (rows.values.dim() - 1))[: rows.values.dim()]
+
+
+def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
+    """Yield a block in pieces of a few rows."""
+    if not values.dim():
+        yield values, first
+        return
+    rows = max(1, AT_ONCE // max(1, values[0].numel()))
+    for row in range(0, len(values), rows):
+        yield values[row : row + rows], (first[0] + row, *first[1:])
+
+
+def part_at(whole: torch.Tensor, first: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+    """Return a view of a block of a whole tensor."""
+    found: torch.Tensor = whole[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
+    return found
