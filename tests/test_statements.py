@@ -82,8 +82,6 @@ docs/comparison.md
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     to the bit where the layout is the same
         run/test_resume.py::test_to_the_bit_on_the_same_layout
-    No context or expert parallelism here
-        recipe/test_other_words.py::test_words_of_other_tools_lead_to_what_is_here
     published quantized models are not taken
         packs/pretrained/test_published.py::test_a_config_that_the_block_is_not_is_refused
 docs/performance.md

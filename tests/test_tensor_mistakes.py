@@ -1,4 +1,4 @@
-"""Mistakes planted in the `tensor` axis, as its code could have them: the parity cells find every one."""
+"""Mistakes planted in the axes `tensor` and `context`, as their code could have them: the parity cells find all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import torch
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules import divided, embedding
+from declarative_train.components.layers.modules.context import ContextRanks
 from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.divided_linear import RowLinear
 from declarative_train.components.losses.modules import classes
 from declarative_train.core.cuts import ParameterCut, RankCut
 from declarative_train.engine import engine
-from declarative_train.engine.axes import tensor
+from declarative_train.engine.axes import context, tensor
 from declarative_train.engine.collectives import MeshPosition, Ranks
 from declarative_train.graph import initialise
 from declarative_train.plan.plan import Plan
@@ -30,6 +31,7 @@ from tests.parity.measure import BOUND, Gradients, largest, plan_of, reference_g
 Plant = Callable[[pytest.MonkeyPatch], object]
 CLIPPED = "tensor, 2 ranks, accumulation 2, masked, divided, clipped"
 ADAPTED = "tensor, 2 ranks, accumulation 2, masked, adapted"
+CONTEXT = "context, 2 ranks, accumulation 2, masked, divided"
 DDP = "tensor x ddp, 2 x 2 ranks, accumulation 2, masked, divided"
 QUICK = ("outputs are not summed", "gradients of inputs are not summed", "a tie is lost", "the data are divided too")
 
@@ -147,6 +149,33 @@ def _averaged_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicate, "wrap_in_ddp", lambda model, device, group: whole(model, device, None))
 
 
+def _own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = engine._context
+
+    def own(plan: Plan, held: Any, place: MeshPosition, device: Any) -> Any:
+        found = whole(plan, held, place, device)
+        found.counting = None
+        return found
+
+    monkeypatch.setattr(engine, "_context", own)
+
+
+def _halves(self: ContextRanks, whole: torch.Tensor) -> torch.Tensor:
+    return whole.chunk(2, 1)[self._peers.rank]
+
+
+def _in_rank_order(self: ContextRanks, x: torch.Tensor) -> torch.Tensor:
+    return self._peers.gather_tokens(x)
+
+
+def _own_gradient(self: ContextRanks, gradient: torch.Tensor) -> torch.Tensor:
+    return self.take(gradient)
+
+
+def _from_zero(self: ContextRanks, device: torch.device) -> torch.Tensor:
+    return torch.arange(2 * self.chunk, device=device)
+
+
 MISTAKES: dict[str, tuple[str, Plant]] = {
     "gradients of inputs are not summed": (CLIPPED, _patched(TensorRanks, "enter", lambda self, x: x)),
     "outputs are not summed": (CLIPPED, _patched(TensorRanks, "add", lambda self, x: x)),
@@ -165,6 +194,12 @@ MISTAKES: dict[str, tuple[str, Plant]] = {
     "an embedding counts words of other ranks": (CLIPPED, _unmasked),
     "a loss takes the maximum of its part": (CLIPPED, _loss_with("max")),
     "a loss takes the sums of its part": (CLIPPED, _loss_with("add")),
+    "gradients of positions are not summed": (CONTEXT, _patched(context, "sync_positions", lambda sharing, _: sharing)),
+    "items are counted by each rank": (CONTEXT, _own_counts),
+    "positions are halves, masks are of quarters": (CONTEXT, _patched(ContextRanks, "take", _halves)),
+    "keys stay in the order of the ranks": (CONTEXT, _patched(ContextRanks, "_gather", _in_rank_order)),
+    "gradients of keys are not summed": (CONTEXT, _patched(ContextRanks, "_sum", _own_gradient)),
+    "rotary positions begin at 0": (CONTEXT, _patched(ContextRanks, "places", _from_zero)),
     "the data are divided too": (CLIPPED, _data_of_all),
     "the loss is scaled by all ranks": (DDP, _scaled_by_all),
     "replicas average over all ranks": (DDP, _averaged_over_all),

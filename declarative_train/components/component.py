@@ -213,12 +213,15 @@ class Loss(Component, ABC):
 
     `one_class`: an item belongs to exactly one of several classes.
 
+    `per_item`: it is a mean over the items of all rows, each with its own loss.
+
     `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
     target's training rows (in chunks of any size) and continues with `balance(tally)`, which holds the numbers.
     """
 
     about: ClassVar[str] = ""
     one_class: ClassVar[bool] = False
+    per_item: ClassVar[bool] = False
     bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
     needs_target: ClassVar[bool] = True
     mixes_samples: ClassVar[bool] = False

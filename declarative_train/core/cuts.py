@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
-CutKind = Literal["columns", "rows", "heads", "vocabulary", "gathered", "hidden", "experts", "features", "tokens"]
+CutKind = Literal[
+    "columns", "rows", "heads", "vocabulary", "gathered", "hidden", "experts", "features", "tokens", "positions"
+]
 """How a layer is divided over ranks.
 
 columns     each rank computes a part of the output features, from the whole input
@@ -19,6 +21,7 @@ hidden      each rank computes some hidden features of each expert; the outputs 
 experts     each rank of `expert` computes some experts, for the rows that all ranks send to it
 gathered    as columns, but the output is gathered: a head whose scores are read whole
 tokens      the output of a position depends on the input at this position only, so each rank computes its positions
+positions   as tokens, for the `context` axis: or the layer exchanges what it needs of other positions itself
 features    an output element depends on the same feature of the inputs only, so each rank computes its features
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-Axis = Literal["pipeline", "replicate", "shard", "expert", "tensor"]
+Axis = Literal["pipeline", "replicate", "shard", "expert", "context", "tensor"]
 
 DATA_AXES: tuple[Axis, ...] = ("replicate", "shard", "expert")  # ranks along these axes read different rows of a batch
 
@@ -19,8 +19,9 @@ class MeshAxis:
     `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
     of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter. `expert`: each rank
     holds some experts of a mixture, and sends its rows to the ranks of their experts; of other layers it holds the same
-    as the ranks along `replicate` or `shard`. `tensor`: the ranks read the same rows, and each computes a part of the
-    features, heads or vocabulary of a layer.
+    as the ranks along `replicate` or `shard`. `context`: the ranks read the same rows, and each computes its positions
+    of them. `tensor`: the ranks read the same rows, and each computes a part of the features, heads or vocabulary of a
+    layer.
     """
 
     name: Axis

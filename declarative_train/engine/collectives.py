@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.components.component import Collective
-from declarative_train.core.mesh import DATA_AXES
+from declarative_train.core.mesh import DATA_AXES, Axis
 from declarative_train.engine.failures import limit_s
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _DTYPES = (
 )
 
 
+_NOT_DATA: tuple[Axis, ...] = ("pipeline", "context", "tensor")
 # renamed in torch 2.13
 _gather_single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 _reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
@@ -140,6 +141,8 @@ class MeshPosition:
                 `data_index` is this rank's index among them, `data_ranks` are their global numbers
     pipeline    the ranks that hold the other stages, None without that axis
     expert      the ranks that hold the other experts; `same_experts`: the copies of the own ones
+    context     the ranks that have other positions of the same rows, None without that axis
+    sums        the ranks over which losses, metrics and counts are summed
     mesh        torch's mesh, with the plan's names of axes; None if no call to torch needs it
     is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support
     """
@@ -149,6 +152,7 @@ class MeshPosition:
         self._mesh: DeviceMesh | None = None
         self.pipeline: Ranks | None = None
         self.pipeline_index = 0
+        self.context: Ranks | None = None
         self.tensor: Ranks | None = None
         self.expert: Ranks | None = None
         self.mesh_with_experts: DeviceMesh | None = None
@@ -162,7 +166,7 @@ class MeshPosition:
             return
         self.world = self.data = self.sums = Ranks()
         self.data_ranks = range(self.world.size)
-        if layout.is_sharded or layout.has("pipeline") or layout.has("tensor") or layout.has("expert"):
+        if layout.is_sharded or layout.has("expert") or any(layout.has(axis) for axis in _NOT_DATA):
             self._mesh = _make_mesh(layout, device)
         if layout.has("pipeline"):
             self.pipeline = Ranks(self.mesh.get_group("pipeline"))
@@ -176,7 +180,9 @@ class MeshPosition:
             self.tensor = Ranks(self.mesh.get_group("tensor"))
             others = self.mesh.mesh.reshape(-1, self.tensor.size)[:, self.tensor.rank].tolist()
             self.sums = Alone() if len(others) == 1 else Ranks(make_group(others))
-        if layout.has("pipeline") or layout.has("tensor"):
+        if layout.has("context"):
+            self.context = Ranks(self.mesh.get_group("context"))
+        if any(layout.has(axis) for axis in _NOT_DATA):
             self._find_data_ranks(layout)
         self.data_index = self.data.rank
 

@@ -134,6 +134,11 @@ class Engine:
             tensor.divide(held, layout.cuts, place)
         freeze(held.model, plan.parameters)
         runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
+        if layout.context is not None:
+            from declarative_train.engine.axes import context
+
+            runner.forward_path.positions = context.ranks_of(layout.context, place)
+            context.divide_positions(held, runner.forward_path.positions)
         if layout.cuts is not None and layout.has("tensor"):
             tensor.divide_losses(runner.objective, layout.cuts, place)
         if not layout.scatters:  # which has several models, and prepares each
@@ -240,7 +245,10 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
-    return RankContext(place.data.size, (place.data_index, place.pipeline_index), groups)
+    key, counting = (place.data_index, place.pipeline_index), None
+    if place.context is not None:
+        key, counting = (*key, place.context.rank), place.sums
+    return RankContext(place.data.size, key, groups, counting)
 
 
 def slots_of(plan: Plan) -> BatchSpec:

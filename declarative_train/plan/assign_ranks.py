@@ -8,6 +8,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.partition import open_blocks
+from declarative_train.plan.context import divide_positions
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.model_cuts import divide_model
 from declarative_train.plan.plan import ParameterPlan
@@ -41,6 +42,10 @@ def assign_ranks(
     opened, in_pipeline = open_blocks(lowered.graph, lowered.units), plan.has("pipeline")
     sharding = sharding_of(opened, lowered.units, parameters, reshard=mode.reshard, in_pipeline=in_pipeline)
     plan = replace(plan, sharding=sharding)
+    plan_or_none, diagnostics = divide_positions(plan, recipe, lowered)
+    if plan_or_none is None:
+        return None, diagnostics
+    plan = plan_or_none
     if mode.pipeline is None:
         return divide_model(plan, recipe, lowered, parameters)
     number = batch.accumulation * batch.num_microbatches

@@ -92,6 +92,15 @@ class ShardingPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextPlan:
+    """Sequences that the ranks of `context` divide: their `length`, and the `names` of the fields, and of values
+    computed from fields alone, of which each rank takes its positions."""
+
+    length: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LayoutPlan:
     """Ranks and devices of a run.
 
@@ -103,7 +112,7 @@ class LayoutPlan:
     `max_restarts`: how often the ranks are started again without progress.
     """
 
-    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor", "expert"]
+    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
     device: Literal["auto", "cuda", "cpu", "mps"]
     num_nodes: int
     gpus_per_node: int
@@ -116,6 +125,7 @@ class LayoutPlan:
     pipeline: PipelinePlan | None = None
     sharding: ShardingPlan | None = None
     cuts: Cuts | None = None
+    context: ContextPlan | None = None
     min_nodes: int | None = None
     max_restarts: int = 0
 

@@ -113,10 +113,10 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
             yield Mixer(term.name, getattr(term.component, "over", "microbatch"), span, in_model=False)
 
 
-def check_draws(lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
+def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
     """Report nodes that draw random numbers, if the layout splits a batch: their numbers then depend on the layout."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
-    if not random or num_slices(batch) == 1:
+    if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []
     unknown = [fact for fact in random if fact.habits is not None and fact.habits.draws is None]
     random = [fact for fact in random if fact not in unknown] + unknown  # certain ones first

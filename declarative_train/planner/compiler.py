@@ -303,7 +303,7 @@ def _assemble(
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan, from shapes, sizes and the batch."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
-    diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
+    diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
     diagnostics += without_class(data, classes, recipe.span)

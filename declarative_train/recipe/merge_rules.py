@@ -49,7 +49,7 @@ def normalise(path: Path, node: Node) -> Node:
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
         return _mapping(node.span, policy=node)
-    if path == ("parallelism", "tensor") and _is_value(node):
+    if path in (("parallelism", "tensor"), ("parallelism", "context")) and _is_value(node):
         return _mapping(node.span, size=node)
     if path == ("objective",) and isinstance(node, Mapping):
         return _with_losses(node)

@@ -60,7 +60,8 @@ def schema() -> Schema:
         words = definitions[name]["properties"][key]["anyOf"][0]
         training[name] = {"default": words["enum"][0], **_also(training[name], words)}
     axes = definitions["parallelism"]["properties"]
-    axes["tensor"] = _also(axes["tensor"], {"type": "integer", "minimum": 2})
+    for name in ("context", "tensor"):
+        axes[name] = _also(axes[name], {"type": "integer", "minimum": 2})
     model = definitions["model"]["properties"]
     weights = model["weights"]
     model["weights"] = _also(weights, {"type": "string"}, weights["anyOf"][0]["additionalProperties"])

@@ -115,7 +115,7 @@ class Evaluator:
             epoch=-(-step // self._plan.batch.steps_per_epoch),
             set=name,
             values={f"{name}/{key}": value for key, value in values.items()},
-            num_samples=int(rows.item()),
+            num_samples=int(rows.item()) // self._plan.layout.size("context"),  # whose ranks read the same rows
             seconds=time.monotonic() - begun_s,
             time_unix_s=time.time(),
         )

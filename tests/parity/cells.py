@@ -515,6 +515,13 @@ def expert(size: int, rest: str = "", ranks: int = 1) -> Way:
     return f"expert{product}", f"{{expert: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
 
 
+def context(size: int, rest: str = "", ranks: int = 1) -> Way:
+    """Positions divided over `size` ranks, times a data axis."""
+    words = {"ddp": "data: {replicate: 2}", "fsdp": "data: {shard: 2}"}
+    product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
+    return f"context{product}", f"{{context: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
+
+
 def sequence(way: Way) -> Way:
     """The same with the tokens divided between the divided layers."""
     row, parallelism, gpus = way
@@ -616,8 +623,17 @@ def cells() -> tuple[Cell, ...]:
     found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided, *map(sequence, divided))]
     adapted = (tensor(2), tensor(4), sequence(tensor(2)), *(tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b")))
     found += [Cell(*each, 2, "masked", "adapted") for each in (SINGLE, *adapted)]
+    # positions that the ranks of `context` divide
+    divided = [context(2), context(2, "ddp", 2), context(2, "fsdp", 2)]
+    found += [
+        Cell(*each, 2, "masked", model) for model in ("divided", "packed", "adapted", "drawn") for each in divided
+    ]
+    found.append(Cell(*context(4), 2, "masked", "packed"))
+    found += [Cell(*context(2), 2, "masked", model) for model in ("skip", "chunked")]
     for training, options in ((clipped, "clipped"), ("  activation_checkpointing: blocks", "checkpointing blocks")):
-        found += [Cell(*tensor(2), 2, "masked", "divided", training=training, options=options)]
+        found += [
+            Cell(*each, 2, "masked", "divided", training=training, options=options) for each in (tensor(2), context(2))
+        ]
     both = [tensor(2), tensor(2, "fsdp", 2)]
     found += [Cell(*each, 2, "masked", model) for model in ("chunked", "packed") for each in both]
     both = [sequence(each) for each in both]
@@ -696,7 +712,7 @@ def short_cells() -> tuple[Cell, ...]:
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
-    kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0])
+    kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0], context(2)[0])
     divided = [cell for cell in divided if cell.way in kept_ways]
     moe = [cell for cell in cells() if cell.model == "moe" and cell.way in (DDP[0], expert(2)[0])]
     moe = [cell for cell in moe if cell.accumulation == 2 and not cell.options]

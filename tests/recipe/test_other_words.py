@@ -55,7 +55,7 @@ WORDS = {  # of other tools, by the section in which they are looked for
     "parallelism": """
         strategy zero_stage sharding_strategy tp tensor_parallel tensor_parallel_size pp pipeline_parallel_size
         dp_size data_parallel_size cp context_parallel ep expert_parallel num_stages micro_batches devices nodes
-        cpu_offload offload find_unused_parameters ddp fsdp auto single zero context
+        cpu_offload offload find_unused_parameters ddp fsdp auto single zero
     """,
     "layout": """
         devices num_gpus gpu cuda num_nodes nnodes nproc_per_node accelerator machines ranks world_size
@@ -151,7 +151,6 @@ def test_what_is_built_is_not_called_not_built() -> None:
         ("parallelism: {fsdp: {}}", "a word has no other keys: `parallelism: fsdp`"),
         ("parallelism: {ddp: 4}", "a word has no other keys: `parallelism: fsdp`"),
         ("parallelism: {zero: 3}", "as ZeRO's stage 3"),
-        ("parallelism: {context: 2}", "reserved for an axis that is not implemented yet"),
         ("parallelism: tensor", "`parallelism: {tensor: 2}` divides each layer"),
     ],
 )

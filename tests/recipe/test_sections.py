@@ -88,13 +88,6 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("data: {fields: {x: {column: a, columns: b}}}", "S004", (2, 20), "not both", None),
         ("parallelism: {strategy: ddp}", "S001", (2, 15), "no key `strategy`", "a word (`fsdp`) or axes"),
         (
-            "parallelism: {context: 8}",
-            "S001",
-            (2, 15),
-            "no key `context`",
-            "reserved for an axis that is not implemented yet",
-        ),
-        (
             "parallelism: {pipeline: {stages: 2}}",
             "S002",
             (2, 15),

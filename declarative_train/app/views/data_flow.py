@@ -115,6 +115,8 @@ def model_rows(plan: Plan) -> list[Row]:
         what = f"{held}, 1/{shards} on each; a block is gathered while it is used" if shards > 1 else held
     elif len(layout.ranks) > layout.size("tensor"):
         what = f"a copy of {held} on each"
+    if layout.context is not None:
+        what += f"; each of {layout.size('context')} ranks has its positions, and attention gathers keys and values"
     if layout.cuts is not None:
         own = [item for item in plan.parameters if item.tie is None]
         of_experts = layout.cuts.of_experts

@@ -81,8 +81,10 @@ class Adapted(Layer):
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
         cut = self.base.cut(kind, inputs, size)
-        if not isinstance(cut, LayerCut) or kind == "tokens":
-            return None if self.is_random and isinstance(cut, LayerCut) else cut
+        if not isinstance(cut, LayerCut) or kind == "positions":
+            return cut
+        if kind == "tokens":
+            return None if self.is_random else cut
         parameters, summed = dict(cut.parameters), [*cut.summed]
         for path, adapter in self.adapters.items():
             prefix = f"{path}." if path else ""

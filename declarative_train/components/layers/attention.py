@@ -175,7 +175,16 @@ class SelfAttention(Layer):
         return _start_of(parameter) or super().init_of(parameter, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        if kind == "positions":
+            return self._exchange_keys(inputs)
         return _cut_heads(self, inputs["x"].shape[-1], size) if kind == "heads" else None
+
+    def _exchange_keys(self, inputs: Inputs) -> LayerCut | str:
+        if len(inputs["x"].shape) > 2:
+            return "it attends within parts of a sample"
+        if "mask" in inputs and len(inputs["mask"].shape) > 1:
+            return "its mask is of pairs of positions"
+        return LayerCut("positions", {})
 
     def products(self, use: Use) -> Iterable[Product]:
         return _products(use, "x", "x")

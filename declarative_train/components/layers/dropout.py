@@ -10,6 +10,7 @@ from pydantic import Field
 from declarative_train.components.component import ShapeError
 from declarative_train.components.layers.shape_checks import FieldsLayer, Inputs, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
+from declarative_train.core.cuts import CutKind, LayerCut
 
 
 class Dropping(FieldsLayer, ABC):
@@ -35,6 +36,9 @@ class Dropout(Dropping):
     type: Literal["dropout"] = "dropout"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability that an element is dropped."""
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut(kind, {}) if kind == "positions" else None
 
 
 class AlphaDropout(Dropping):

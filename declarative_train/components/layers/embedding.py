@@ -59,6 +59,8 @@ class Embedding(Layer):
         return super().init_of(parameter, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        if kind == "positions":
+            return LayerCut(kind, {})
         if kind != "vocabulary":
             return None
         rows = self.num_embeddings or _rows_of(inputs["x"])

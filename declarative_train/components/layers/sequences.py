@@ -20,6 +20,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_positions,
 )
 from declarative_train.core.amounts import format_count
+from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class LearnedPositions(Layer):
         asked = 0 if positions is None else positions.num_values or 0
         return self.max_length or max(inputs["x"].shape[-2], asked)
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut(kind, {}) if kind == "positions" and len(inputs["x"].shape) == 2 else None
+
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
@@ -97,6 +101,9 @@ class TokenTypes(Layer):
 
         return TokenTypesModule(self.num_types, inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut(kind, {}) if kind == "positions" and len(inputs["x"].shape) == 2 else None
+
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
@@ -122,6 +129,9 @@ class SinusoidalPositions(FieldsLayer):
         if inputs["x"].shape[-1] % 2:
             return ShapeError(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
         return None
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut(kind, {}) if kind == "positions" and len(inputs["x"].shape) == 2 else None
 
 
 class ClassToken(Layer):
@@ -161,6 +171,9 @@ class LayerScale(Layer):
         from declarative_train.components.layers.modules.sequences import LayerScaleModule
 
         return LayerScaleModule(inputs["x"].shape[-1], dtype_of(inputs["x"]))
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut(kind, {}) if kind == "positions" and len(inputs["x"].shape) == 2 else None
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)

@@ -96,6 +96,7 @@ class OfClasses(Loss, ABC):
 
     about: ClassVar[str] = "classes"
     one_class: ClassVar[bool] = True
+    per_item: ClassVar[bool] = True
     takes_parts: ClassVar[bool] = False
 
     class_dim: ClassDim = -1
@@ -212,6 +213,7 @@ class BceWithLogits(Loss):
     """
 
     about: ClassVar[str] = "classes"
+    per_item: ClassVar[bool] = True
 
     type: Literal["bce_with_logits"] = "bce_with_logits"
     pos_weight: Positive | tuple[Positive, ...] | Literal["balanced"] | None = None

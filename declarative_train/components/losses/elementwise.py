@@ -26,6 +26,7 @@ class ElementwiseLoss(Loss, ABC):
     """
 
     about: ClassVar[str] = "numbers"
+    per_item: ClassVar[bool] = True
     function: ClassVar[str]
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
@@ -95,6 +96,7 @@ class MeanLoss(Loss):
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     needs_target: ClassVar[bool] = False
+    per_item: ClassVar[bool] = True
 
     type: Literal["mean"] = "mean"
 

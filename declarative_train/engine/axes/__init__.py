@@ -26,6 +26,10 @@ def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner
         from declarative_train.engine.axes.tensor import sync_parts
 
         sharing = sync_parts(plan, sharing, held, place)
+    if plan.layout.context is not None:
+        from declarative_train.engine.axes.context import sync_positions
+
+        sharing = sync_positions(sharing, place)
     if plan.layout.pipeline is not None:
         from declarative_train.engine.axes.cross_stage_ties import sum_copies_first
 

@@ -111,6 +111,15 @@ def average_gradients(
         end()
 
 
+def sum_gradients(gradients: Iterable[torch.Tensor], ranks: Alone | Ranks) -> None:
+    """Sum gradients in place over the ranks, joined to few messages."""
+    for bucket in buckets(gradients):
+        whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        ranks.sum_(whole)
+        for gradient, part in zip(bucket, torch.split(whole, [each.numel() for each in bucket]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
 def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     bucket: list[torch.Tensor] = []
     size = 0

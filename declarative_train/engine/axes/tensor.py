@@ -17,7 +17,7 @@ from torch import nn
 from declarative_train.components.layers.modules.divided import TensorRanks, find_cuts, set_cuts
 from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.core.cuts import RankCut
-from declarative_train.engine.axes.replicate import buckets
+from declarative_train.engine.axes.replicate import sum_gradients
 from declarative_train.engine.collectives import local_part
 from declarative_train.graph.cuts import NodeCut
 from declarative_train.graph.initialise import has_module
@@ -25,7 +25,7 @@ from declarative_train.graph.token_cuts import TokenCut
 
 if TYPE_CHECKING:
     from declarative_train.engine.axes.gradient_sync import GradientSync
-    from declarative_train.engine.collectives import MeshPosition, Ranks
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.objective import Objective
     from declarative_train.engine.step.optimizers import Optimizers
@@ -100,15 +100,6 @@ def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> Tensor
     return TensorRanks(place.tensor) if tokens is None else TensorRanks(place.tensor, tokens.reads, tokens.writes)
 
 
-def _sum(gradients: Sequence[torch.Tensor], group: Ranks) -> None:
-    """Sum gradients in place over the ranks, joined to few messages."""
-    for bucket in buckets(gradients):
-        whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        group.sum_(whole)
-        for gradient, part in zip(bucket, torch.split(whole, [each.numel() for each in bucket]), strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-
 def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
     """Return a sync that also sums the gradients that each rank has a part of, and counts each parameter once in the
     norm."""
@@ -121,7 +112,7 @@ def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshP
         sharing.reduce(optimizers)
         named = dict(held.model.named_parameters())
         found = [gradient for name in cuts.summed if name in named and (gradient := named[name].grad) is not None]
-        _sum([local_part(gradient) for gradient in found], group)
+        sum_gradients([local_part(gradient) for gradient in found], group)
 
     def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         if not gradients:  # a stage may train nothing

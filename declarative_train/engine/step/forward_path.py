@@ -17,6 +17,7 @@ from declarative_train.graph.build import build
 from declarative_train.graph.field_draws import FieldDraws
 
 if TYPE_CHECKING:
+    from declarative_train.components.layers.modules.context import ContextRanks
     from declarative_train.plan.plan import Plan
 
 
@@ -31,7 +32,8 @@ class Chunk:
 
 
 class ForwardPath:
-    """Path of a batch without the model: `call`, the model (wrapped or not), is passed with every chunk."""
+    """Path of a batch without the model: `call`, the model (wrapped or not), is passed with every chunk. `positions`:
+    the ranks that divide those of a batch."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -47,6 +49,8 @@ class ForwardPath:
             made = build(plan.batch_graph, plan.plugins, seed=plan.seed, field_draws=self._draws)
             self._batch_module = made.to(device).eval()
         self._compute_dtype = compute_dtype(plan.training)
+        self._divided = () if plan.layout.context is None else plan.layout.context.names
+        self.positions: ContextRanks | None = None
 
     def chunk(self, batch: Batch) -> Chunk:
         """Return the batch on the device, with the values computed from its fields."""
@@ -66,6 +70,8 @@ class ForwardPath:
             with torch.no_grad():
                 made = self._batch_module(*[tensors[name] for name in self._batch_inputs])
             tensors.update(zip(self._batch_outputs, made, strict=True))
+        if self.positions is not None:
+            tensors |= {name: self.positions.take(tensors[name]) for name in self._divided}
         return Chunk(tensors, batch.num_rows, row_weight)
 
     def inputs(self, chunk: Chunk) -> list[torch.Tensor]:

@@ -36,9 +36,9 @@ class Objective:
             (cast(LossModule, module), term.input, term.target, term.mask)
             for module, term in zip(self.modules, self.terms, strict=True)
         ]
-        rows = [module.items_per_row for module, *_ in self._calls]
-        # divisor of each term per row, if it does not depend on the values
-        self.items_per_row = None if None in rows else tuple(cast(list[float], rows))
+        rows, parts = [module.items_per_row for module, *_ in self._calls], plan.layout.size("context")
+        # divisor of each term per whole row, if it does not depend on the values
+        self.items_per_row = None if None in rows else tuple(parts * each for each in cast(list[float], rows))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         """Return the L sums of a chunk, as scalars that backward can start from."""
@@ -110,9 +110,13 @@ def as_run(plan: Plan) -> Plan:
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return shape and dtype of everything that losses and metrics may name: fields, nodes on fields alone, outputs of
-    the model."""
+    """Return shape and dtype of everything that losses and metrics may name, as a rank has it: fields, nodes on fields
+    alone, outputs of the model."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}
+    context, size = plan.layout.context, plan.layout.size("context")
+    for name in () if context is None else (*context.names, *plan.graph.outputs):
+        length, *rest = specs[name].shape
+        specs[name] = replace(specs[name], shape=(length // size, *rest))
     return specs

@@ -44,7 +44,7 @@ class StepRunner:
         self._read = frozenset(_names_read(plan))
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
-        self.scale = Scale(self.objective, context.dp_size, ranks, judged, dtype)
+        self.scale = Scale(self.objective, context.dp_size, context.counting or ranks, judged, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
@@ -122,14 +122,20 @@ def _names_read(plan: Plan) -> set[str]:
 
 class RankContext:
     """Position of a rank: the number of ranks whose gradients are averaged, the key of its random numbers, and the
-    process groups of nodes that mix samples."""
+    process groups of nodes that mix samples. `counting`: the ranks over which items are counted; None: those that have
+    other rows."""
 
     def __init__(
-        self, dp_size: int = 1, key: tuple[int, ...] = (0, 0), process_groups: Mapping[int, ProcessGroup] | None = None
+        self,
+        dp_size: int = 1,
+        key: tuple[int, ...] = (0, 0),
+        process_groups: Mapping[int, ProcessGroup] | None = None,
+        counting: Collective | None = None,
     ) -> None:
         self.dp_size = dp_size
         self.key = key
         self.process_groups = process_groups or {}
+        self.counting = counting
 
 
 def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:

@@ -59,6 +59,8 @@ def _problem(plan: Plan, found: TextOutput | None) -> str:
     term = next(term for term in plan.objective.terms if term.input == found.output)
     if term.component.get("chunks") is not None:
         return f"the loss `{term.name}` computes its logits in chunks, never all together"
+    if plan.layout.context is not None:
+        return "each rank of `context` has a part of the positions"
     if plan.layout.cuts is not None and found.output in plan.layout.cuts.outputs:
         return "each rank of `tensor` computes the logits of a part of the vocabulary"
     return ""

@@ -1,4 +1,4 @@
-"""Messages on the axes `tensor` and `expert`.
+"""Messages on the axes `tensor`, `expert` and `context`.
 
 Each function is one message; its docstring is the manual page of its code.
 """
@@ -57,3 +57,18 @@ def no_experts(span: Span) -> Diagnostic:
         layout: {gpus: 2}
     """
     return error("P112", span, "the model has no layer `moe`, whose experts could be divided", "use ddp or fsdp")
+
+
+def positions_not_divided(span: Span, reason: str) -> Diagnostic:
+    """positions-not-divided (P113)
+
+    Finds: a `context` axis for a model or an objective that mixes the positions of a sequence, or whose sequences do
+           not divide over the ranks.
+    Why:   each rank computes its positions alone, and only self-attention exchanges keys. A mean over positions, or a
+           convolution, would see a part of the sequence.
+    Diff:
+    -   parallelism: {context: 2}
+    +   parallelism: ddp
+        layout: {gpus: 2}
+    """
+    return error("P113", span, f"the positions of a batch cannot be divided: {reason}", "use ddp or fsdp")

@@ -183,7 +183,7 @@ def facts_of(plan: Plan) -> ModelFacts:
         node = next(way for way in (path, *sorted(above([path]), reverse=True)) if way in facts.nodes)
         facts.sums[node] = facts.sums.get(node, Sums()) + each
     layout = plan.layout
-    return replace(facts, num_tensor_ranks=layout.size("tensor"), devices_per_node=layout.gpus_per_node)
+    return replace(facts, num_tensor_ranks=layout.size("context", "tensor"), devices_per_node=layout.gpus_per_node)
 
 
 def _count_outputs(node: Node) -> int:

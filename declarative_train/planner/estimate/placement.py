@@ -51,7 +51,8 @@ class Placement:
     """Placement of a model.
 
     `shards`: the devices that split each parameter. `replicas`: those with the same part, which average gradients.
-    `num_microbatches`: the forwards of a device in one optimizer step; `rows`: the samples in each. `loss_part`: the
+    `num_microbatches`: the forwards of a device in one optimizer step; `rows`: the samples in each, a part of them if
+    the devices `positions` divide each sample. `loss_part`: the
     part that computes the loss; None: the last. `scatters`: one process sends the model to the others, and receives
     their gradients (dp).
     """
@@ -61,12 +62,13 @@ class Placement:
     num_devices: int
     shards: DeviceGroup
     replicas: DeviceGroup
-    rows: int
+    rows: float
     num_microbatches: int
     parts: tuple[DevicePart, ...]
     loss_part: int | None = None
     pipes: PipelinePlacement | None = None
     sharding: ShardingPlan | None = None
+    positions: DeviceGroup = DeviceGroup(1)
 
     @property
     def is_sharded(self) -> bool:
@@ -103,20 +105,21 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
         num_devices=layout.num_devices,
         shards=shards,
         replicas=replicas,
-        rows=batch.microbatch_size,
+        rows=batch.microbatch_size / layout.size("context"),
         num_microbatches=batch.accumulation * batch.num_microbatches,
         parts=parts,
         loss_part=None if layout.pipeline is None else layout.pipeline.last_stage_rank,
         pipes=pipes,
         sharding=layout.sharding,
+        positions=DeviceGroup(layout.size("context"), layout.size("tensor")),
     )
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
     """Return the devices that split a parameter, and those that hold the same shard. Devices that split one are
     neighbours."""
-    tensor, shards = size_of(mesh, "tensor"), size_of(mesh, "shard")
-    return DeviceGroup(shards, tensor), DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards * tensor)
+    inner, shards = size_of(mesh, "context", "tensor"), size_of(mesh, "shard")
+    return DeviceGroup(shards, inner), DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards * inner)
 
 
 def candidate_parts(

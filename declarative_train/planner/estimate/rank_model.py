@@ -3,7 +3,7 @@ it sums with the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -29,7 +29,7 @@ def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
     """Return a plan with the sizes that one rank of `tensor` holds, and its sums by the path of the layer."""
     layout, cuts, size = plan.layout, plan.layout.cuts, plan.layout.size("tensor")
     if cuts is None:
-        return plan, {}
+        return plan, dict(_gathered_keys(plan.graph, "", plan.layout.size("context")))
     of_experts = cuts.of_experts
     sums: dict[str, Sums] = {}
     graph, _ = _Divider(cuts, size, sums).divide(plan.graph, "", {})
@@ -40,6 +40,28 @@ def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
         shape = item.shape if cut is None else RankCut(cut, 0, parts).local_shape(item.shape)
         parameters.append(replace(item, shape=shape, num_elements=prod(shape)))
     return replace(plan, graph=graph, parameters=tuple(parameters)), sums
+
+
+def _gathered_keys(graph: Graph, prefix: str, size: int) -> Iterator[tuple[str, Sums]]:
+    """Yield the layers of attention whose keys and values the ranks of `context` gather, as the sums that send as much:
+    a sum over the ranks is a scatter and a gather."""
+    known = graph.specs()
+    for node in graph.nodes if size > 1 else ():
+        if node.graph is not None:
+            yield from _gathered_keys(node.graph, f"{prefix}{node.name}.", size)
+        elif (node.component or {}).get("type") == "self_attention":
+            _, kv_heads, head_width = _head_sizes(node, known)
+            # both; half of a sum; per part of a sample
+            elements = known[node.inputs["x"]].shape[0] * kv_heads * head_width * size
+            yield f"{prefix}{node.name}", Sums((elements,), (elements,))
+
+
+def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:
+    """Return the numbers of heads and of key heads of attention, and the width of a head."""
+    component = node.component or {}
+    heads = int(str(component["heads"]))
+    width = int(str(component.get("head_width") or known[next(iter(node.inputs.values()))].shape[-1] // heads))
+    return heads, int(str(component.get("kv_heads") or heads)), width
 
 
 class _Divider:
@@ -90,11 +112,8 @@ class _Divider:
         if component is None or kind in ("", "experts"):
             return component
         if kind == "heads":
-            heads = int(str(component["heads"]))
-            width = known[next(iter(node.inputs.values()))].shape[-1]
-            kv_heads = int(str(component.get("kv_heads") or heads))
-            sizes = {"heads": heads // size, "kv_heads": kv_heads // size}
-            return {**component, **sizes, "head_width": component.get("head_width") or width // heads}
+            heads, kv_heads, width = _head_sizes(node, known)
+            return {**component, "heads": heads // size, "kv_heads": kv_heads // size, "head_width": width}
         if kind == "hidden":
             return {**component, "hidden": int(str(component["hidden"])) // size}
         if component["type"] == "embedding":

@@ -106,7 +106,7 @@ def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: i
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
-    over replicas, once a step."""
+    over replicas, and summed over the devices that divide positions, once a step."""
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
     sharding = placement.sharding
@@ -122,6 +122,9 @@ def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machin
         sent = 2 * size * (replicas.size - 1) / replicas.size
         calls = ceil(size / BUCKET_BYTES) if sharding is None else calls
         found.append(_transfer("gradients, all-reduce", sent, calls, replicas, placement, machine))
+    if (positions := placement.positions).size > 1:
+        sent, calls = 2 * size * (positions.size - 1) / positions.size, ceil(size / BUCKET_BYTES)
+        found.append(_transfer("gradients of positions, all-reduce", sent, calls, positions, placement, machine))
     return found
 
 
@@ -153,7 +156,8 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the sums over the ranks that divide layers, forward and backward of all microbatches."""
+    """Return the sums over the ranks that divide layers, forward and backward of all microbatches; for ranks that
+    divide positions, the keys and values that they gather, and their gradients."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
@@ -162,7 +166,8 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
     times = placement.rows * placement.num_microbatches
     sent = 2 * (size - 1) / size * sum(elements) * COMPUTE_BYTES[model.precision] * times
     calls = len(elements) * placement.num_microbatches
-    return [_transfer("divided layers, all-reduce", sent, calls, DeviceGroup(size), placement, machine)]
+    what = "keys and values, gathered" if placement.positions.size > 1 else "divided layers, all-reduce"
+    return [_transfer(what, sent, calls, DeviceGroup(size), placement, machine)]
 
 
 KINDS = (gathers, reductions, dp_transfers, messages, tensor_sums)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from declarative_train.core.amounts import amount, format_count, list_names, ranges
 from declarative_train.core.mesh import Axis
-from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
+from declarative_train.plan.layout import ContextPlan, LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.schedule_grid import bubble
 from declarative_train.planner.text.model import columns
@@ -29,6 +29,8 @@ def describe_layout(plan: Plan) -> list[str]:
         lines.append(f"units: {len(layout.units)}, from {layout.units[0]} to {layout.units[-1]}")
     if layout.sharding is not None and layout.pipeline is None:
         lines += _sharding(layout.sharding, plan.batch.accumulation)
+    if layout.context is not None:
+        lines.append(describe_context(layout.context, layout.size("context")))
     if layout.cuts is not None:
         lines += describe_cuts(layout, plan.parameters)
     return lines + (_pipeline(layout.pipeline) if layout.pipeline is not None else [])
@@ -46,6 +48,15 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
     elif num_chunks > 1:
         lines.append(f"gradients are reduced after each of the {num_chunks} chunks of a step")
     return lines
+
+
+def describe_context(context: ContextPlan, size: int) -> str:
+    """Return which positions each rank of the `context` axis has."""
+    chunk, last = context.length // (2 * size), 2 * size - 1
+    return (
+        f"{format_count(size, 'rank')} of the context axis share the {context.length} positions of "
+        f"{', '.join(context.names)}: of {2 * size} chunks of {chunk}, rank i has chunks i and {last} - i"
+    )
 
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:

@@ -61,7 +61,7 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
         hint = "set layout.gpus to a multiple of that, or set the number of pipelines, such as `replicate: 2`"
         return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
     first, size = next(iter(sizes.items()))
-    is_inner = first in ("tensor", "expert")
+    is_inner = first in ("expert", "context", "tensor")
     path = f"parallelism.{first}" if is_inner else f"parallelism.data.{first}"
     what = " x ".join(f"{size} {_WHAT[name]}" for name, size in sizes.items())
     if layout.num_gpus % number == 0:
@@ -79,6 +79,7 @@ _WHAT: dict[Axis, str] = {
     "replicate": "copies of the model",
     "shard": "shards",
     "expert": "ranks of experts",
+    "context": "ranks per sequence",
     "tensor": "ranks per layer",
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative_train.components.component import recipe_keys
 from declarative_train.recipe.hints.aliases import KEYS as ALIASES
-from declarative_train.recipe.sections.parallelism import KEPT, Axes
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
 from declarative_train.recipe.validate import KINDS, children_of, table
@@ -66,8 +66,6 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 def home_in_axes(name: str, near: str | None) -> str | None:
     """Return a help line for an unknown key below `parallelism`, or None."""
-    if name in KEPT:
-        return f"`{name}` is reserved for an axis that is not implemented yet; `data` and `pipeline` are"
     if name in ("mode", "type", "strategy"):
         return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
     if name == "data_parallel":

@@ -16,8 +16,8 @@ _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
 _MODE = "`parallelism` sets how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
 _A_WORD = "a word has no other keys: `parallelism: fsdp`; sizes belong to axes: `parallelism: {data: {shard: 4}}`"
 _DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
-_NO_AXIS = "models are divided by `tensor`, `fsdp` and `pipeline`; there is no such axis yet"
 _EXPERTS = "`parallelism: {expert: 2}` divides the experts of layers `moe` over 2 ranks"
+_POSITIONS = "`parallelism: {context: 2}` divides the positions of a sequence over 2 ranks"
 _LAYERS = "`parallelism: {tensor: 2}` divides each layer over 2 ranks"
 _WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
 _LOSS = "`objective: {loss: {type: ..., input: NODE, target: FIELD}}`"
@@ -53,7 +53,7 @@ ANYWHERE = {
     **dict.fromkeys(("resume", "resume_from_checkpoint", "resume_from", "ckpt_path"), _RESUMED),
     **dict.fromkeys(("fast_dev_run", "limit_train_batches", "overfit_batches"), _TRIED),
     **dict.fromkeys(("tp", "tensor_parallel", "tensor_parallel_size", "tp_size"), _LAYERS),
-    **dict.fromkeys(("cp", "context_parallel", "cp_size"), _NO_AXIS),
+    **dict.fromkeys(("cp", "context_parallel", "cp_size"), _POSITIONS),
     **dict.fromkeys(("ep", "expert_parallel", "ep_size"), _EXPERTS),
     **dict.fromkeys(("deepspeed", "ddp", "fsdp"), _MODE),
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), _LOSS),

@@ -16,7 +16,7 @@ from declarative_train.recipe.sections.training import Count
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Size = Count | Literal["all"]
-Word = Literal["single", "ddp", "fsdp", "pipeline", "tensor", "expert"]
+Word = Literal["single", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
 
 
 class DataAxes(Section):
@@ -72,6 +72,15 @@ class TensorAxis(Section):
     """Divide the tokens of a sequence between the divided layers too, which saves the memory of their activations."""
 
 
+class ContextAxis(Section):
+    """Ranks that share the positions of each sequence: they read the same rows, and each computes its positions of
+    them. They exchange keys and values in every layer of attention.
+    """
+
+    size: Annotated[int, Field(ge=2)]
+    """Number of ranks; the length of the sequences must be a multiple of twice this number."""
+
+
 class Axes(Section):
     """Axes of parallelism, with one rank per device; without axes, one process on one device."""
 
@@ -79,6 +88,8 @@ class Axes(Section):
     """The axes whose ranks take different rows of a batch."""
     pipeline: PipelineAxis | None = None
     """The axis whose ranks hold different stages of the model."""
+    context: ContextAxis | None = None
+    """The axis whose ranks share the positions of each sequence: a number of ranks."""
     tensor: TensorAxis | None = None
     """The axis whose ranks share each layer: a number of ranks, or `{size: 8, sequence: true}`."""
     expert: Annotated[int, Field(ge=2)] | None = None
@@ -92,7 +103,8 @@ class Axes(Section):
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
-            return "expert" if self.expert is not None else "single" if self.tensor is None else "tensor"
+            inner = (("expert", self.expert), ("tensor", self.tensor), ("context", self.context))
+            return next((word for word, axis in inner if axis is not None), "single")  # type: ignore[return-value]
         return "ddp" if self.data.shard is None else "fsdp"
 
     @property
@@ -138,7 +150,14 @@ class Axes(Section):
         """Sizes that are written, of all axes except the pipeline."""
         own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
         own = own if self.expert is None else own | {"expert": self.expert}
-        return own if self.tensor is None else own | {"tensor": self.tensor.size}
+        inner: tuple[tuple[Axis, ContextAxis | TensorAxis | None], ...]
+        inner = (("context", self.context), ("tensor", self.tensor))
+        return own | {name: axis.size for name, axis in inner if axis is not None}
+
+    @property
+    def _num_inner(self) -> int:
+        """Number of ranks that read the same rows."""
+        return prod(axis.size for axis in (self.context, self.tensor) if axis is not None)
 
     def multiply_sizes(self) -> int:
         """Return the product of the sizes that are numbers."""
@@ -148,14 +167,15 @@ class Axes(Section):
         mesh = self.mesh(num_gpus)
         if mesh is not None:
             return size_of(mesh, *DATA_AXES)
-        return num_gpus if self.pipeline is None else self.multiply_sizes() // (self.tensor.size if self.tensor else 1)
+        return num_gpus if self.pipeline is None else self.multiply_sizes() // self._num_inner
 
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh of axes with their sizes; None if the GPUs do not divide over the axes.
 
         The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
-        shards exchange more than replicas, then the ranks of `expert`, and those of `tensor` exchange the most. An axis
-        of size `all` that gets one rank is left out if there is another axis; so is a single replica of shards.
+        shards exchange more than replicas, then the ranks of `expert` and `context`, and those of `tensor` exchange the
+        most. An axis of size `all` that gets one rank is left out if there is another axis; so is a single replica of
+        shards.
         """
         if self.mode == "single":
             return ()
@@ -172,7 +192,7 @@ class Axes(Section):
         found = [MeshAxis("pipeline", num_stage_ranks)] if in_pipeline else []
         for name, size in self.sizes.items():
             number = rest if size == "all" else size
-            has_inner = self.tensor is not None or self.expert is not None
+            has_inner = self.expert is not None or self._num_inner > 1
             is_rest = size == "all" and (in_pipeline or has_inner)
             if number > 1 or not (is_rest or (name == "replicate" and self.is_sharded)):
                 found.append(MeshAxis(name, number))
@@ -222,13 +242,11 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
     "pipeline": {"pipeline": {}},  # whose stages and microbatches have no default
     "single": {},
 }
-KEPT = ("context",)
-"""Names that are reserved for future axes."""
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word means; None for `pipeline`, `tensor` and `expert`, which need numbers."""
-    if word in ("pipeline", "tensor", "expert"):
+    """Return the section that a word means; None for those that need numbers."""
+    if word in ("pipeline", "expert", "context", "tensor"):
         return None
     if word in AXES_OF_WORDS:
         return Axes.model_validate({key: DataAxes.model_validate(axes) for key, axes in AXES_OF_WORDS[word].items()})

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.context import ContextRanks
 from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
@@ -137,6 +138,7 @@ class SelfAttentionModule(nn.Module):
         self.tables = RotaryTables()
         self.documents = DocumentTable()
         self.ranks: TensorRanks | None = None
+        self.context: ContextRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
         """Compute a part of the heads; the parameters are replaced by the caller."""
@@ -151,6 +153,9 @@ class SelfAttentionModule(nn.Module):
     ) -> Tensor:
         x = x if self.ranks is None else self.ranks.enter(x)
         dropout = self.heads.dropout if self.training else 0.0
+        if self.context is not None:
+            y = self._attend_across(self.context, x, mask, segments, positions, dropout)
+            return self.out(_merge_heads(y))  # type: ignore[no-any-return]
         q_NHTK, k_NGTK, v_NGTK = self.project(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
         by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.softcap)
@@ -164,9 +169,43 @@ class SelfAttentionModule(nn.Module):
             y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads)
         return restore_dims(self.out(_merge_heads(y)), x)
 
-    def project(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for
-        `positions`."""
+    def _attend_across(
+        self,
+        context: ContextRanks,
+        x: Tensor,
+        mask: Tensor | None,
+        segments: Tensor | None,
+        positions: Tensor | None,
+        dropout: float,
+    ) -> Tensor:
+        """Return (B, H, T / N, K): attention of this rank's positions to the keys of N ranks."""
+        length, places = self.num_positions, positions
+        if places is None:
+            length, places = context.length, context.places(x.device)[None]
+        q_BHTK, k_BGTK, v_BGTK = self.project(x, positions=places, length=length)
+        both = context.gather(torch.cat([k_BGTK, v_BGTK], -1).transpose(1, 2)).transpose(1, 2)
+        k_BGSK, v_BGSK = both.chunk(2, -1)
+        seen = None if mask is None else context.gather_words(mask)
+        parts = None if segments is None else context.gather_words(segments)
+        found, c, window = [], context.chunk, self.heads.window
+        for at, first in enumerate(context.firsts):
+            own = slice(at * c, (at + 1) * c)
+            end = first + c if self.causal else context.length
+            allowed = visible_keys(c, end, window, x.device)[None, None] if self.causal else None
+            if segments is not None and parts is not None:
+                same = (segments[:, own, None] == parts[:, None, :end])[:, None]
+                allowed = same if allowed is None else allowed & same
+            if seen is not None:
+                allowed = seen[:, None, None, :end] if allowed is None else allowed & seen[:, None, None, :end]
+            q, k, v = q_BHTK[:, :, own], k_BGSK[:, :, :end], v_BGSK[:, :, :end]
+            found.append(attend_allowed(q, k, v, allowed, dropout, seen is None, self.heads))
+        return torch.cat(found, 2)
+
+    def project(
+        self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for `positions`,
+        which are below `length`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -176,7 +215,8 @@ class SelfAttentionModule(nn.Module):
         if heads.qk_norm:
             q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
         if heads.rotary is not None:
-            length = start + x.shape[1] if positions is None else self.num_positions
+            if length is None:
+                length = start + x.shape[1] if positions is None else self.num_positions
             cos_TK, sin_TK = self.tables(length, heads.head_width, heads.rotary, q_BHTK)
             if positions is not None:
                 cos_TK, sin_TK = (part[positions.long()].unsqueeze(1) for part in (cos_TK, sin_TK))  # (B, 1, T, K / 2)
@@ -263,11 +303,11 @@ def attend(
 
 
 def attend_allowed(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
+    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
-    """Return (B, H, T, K): attention to the keys that are true in `allowed` (B, 1, 1 or T, S). `every`: each query sees
-    some key, at least its own."""
-    if every:
+    """Return (B, H, T, K): attention to the keys that are true in `allowed` (B, 1, 1 or T, S), or to all. `every`: each
+    query sees some key, at least its own."""
+    if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
     return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)

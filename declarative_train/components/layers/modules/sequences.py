@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.context import ContextRanks
+
 
 class LearnedPositionsModule(nn.Module):
     """x (B, ..., T, D) plus a learned vector for each of the first T positions, or of `positions` (B, ..., T)."""
@@ -17,8 +19,11 @@ class LearnedPositionsModule(nn.Module):
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, width, dtype=dtype))
+        self.context: ContextRanks | None = None
 
     def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
+        if positions is None and self.context is not None:
+            positions = self.context.places(x.device)
         return x + (self.weight[start : start + x.shape[-2]] if positions is None else self.weight[positions.long()])
 
 
@@ -40,9 +45,12 @@ class SinusoidalPositionsModule(nn.Module):
     def __init__(self, base: float) -> None:
         super().__init__()
         self.base = base
+        self.context: ContextRanks | None = None
 
     def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
         T, D = x.shape[-2:]
+        if positions is None and self.context is not None:
+            positions = self.context.places(x.device)
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
         if positions is None:

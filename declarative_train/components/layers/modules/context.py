@@ -1,0 +1,52 @@
+"""Positions of a sequence on the ranks of the `context` axis, and the exchange of keys between them.
+
+T positions are divided into 2 N chunks for N ranks, and rank i has the chunks i and 2 N - 1 - i: with causal attention
+all ranks then compute equally many pairs of queries and keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from declarative_train.components.layers.modules.divided import Peers, exchange
+
+
+class ContextRanks:
+    """Ranks of the `context` axis, for sequences of `length` positions. `firsts`: the first position of each of this
+    rank's two chunks of `chunk` positions."""
+
+    def __init__(self, peers: Peers, length: int) -> None:
+        self._peers, self.length = peers, length
+        self.chunk = length // (2 * peers.size)
+        self.firsts = (peers.rank * self.chunk, (2 * peers.size - 1 - peers.rank) * self.chunk)
+
+    def places(self, device: torch.device) -> Tensor:
+        """Return the positions of this rank (T / N,)."""
+        return torch.cat([torch.arange(first, first + self.chunk, device=device) for first in self.firsts])
+
+    def take(self, whole: Tensor) -> Tensor:
+        """Return this rank's positions of a tensor (B, T, ...)."""
+        return torch.cat([whole[:, first : first + self.chunk] for first in self.firsts], 1)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return the positions of all ranks (B, T, ...); in the backward, each rank gets the sum of the gradients of
+        its own."""
+        return exchange(x, self._gather, self._sum)
+
+    def gather_words(self, x: Tensor) -> Tensor:
+        """Return the positions of all ranks of a tensor of integers or booleans (B, T, ...)."""
+        return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
+
+    def _gather(self, x: Tensor) -> Tensor:
+        # (B, ranks, 2, chunk, ...): the second chunks of the ranks follow the first ones in falling order
+        parts = self._peers.gather_tokens(x).unflatten(1, (-1, 2, self.chunk))
+        return torch.cat([parts[:, :, 0], parts[:, :, 1].flip(1)], 1).flatten(1, 2)
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        parts = gradient.unflatten(1, (-1, self.chunk))
+        half = parts.shape[1] // 2
+        return self._peers.sum_tokens(torch.stack([parts[:, :half], parts[:, half:].flip(1)], 2).flatten(1, 3))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ContextRanks:
+        return self  # process groups cannot be copied

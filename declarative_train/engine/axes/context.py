@@ -1,0 +1,45 @@
+"""The `context` axis: ranks that read the same rows, and each compute their positions of them.
+
+Each rank takes its positions of the batch (`ForwardPath`), attention gathers the keys and values of all ranks, and the
+gradients of all parameters are summed: each rank has the part of its positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative_train.components.layers.modules.context import ContextRanks
+from declarative_train.engine.axes.replicate import sum_gradients
+from declarative_train.engine.collectives import local_part
+
+if TYPE_CHECKING:
+    from declarative_train.engine.axes.gradient_sync import GradientSync
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.optimizers import Optimizers
+    from declarative_train.plan.layout import ContextPlan
+
+
+def ranks_of(context: ContextPlan, place: MeshPosition) -> ContextRanks:
+    assert place.context is not None
+    return ContextRanks(place.context, context.length)
+
+
+def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:
+    """Make the layers that know of positions work on those of this rank."""
+    for part in held.model.modules():
+        if hasattr(part, "context"):
+            part.context = ranks
+
+
+def sync_positions(sharing: GradientSync, place: MeshPosition) -> GradientSync:
+    """Return a sync that also sums the gradients of the ranks' positions."""
+    group = place.context
+    assert group is not None
+
+    def reduce(optimizers: Optimizers) -> None:
+        sharing.reduce(optimizers)
+        sum_gradients([local_part(gradient) for gradient in optimizers.gradients()], group)
+
+    return replace(sharing, reduce=reduce)

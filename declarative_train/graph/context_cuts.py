@@ -1,0 +1,104 @@
+"""Positions that the ranks of the `context` axis divide: every node of the graph must compute each position from its
+inputs at this position, or exchange what it needs of other positions itself, as self-attention does with keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX, VIEWS
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.core.cuts import LayerCut
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.read import read_layer
+
+
+def find_mixing(graph: Graph, length: int, plugins: Sequence[str], prefix: str = "") -> str:
+    """Return the first node of a graph that mixes the `length` positions of a sequence, with the reason; "" if there is
+    none."""
+    specs, nodes = graph.specs(), {node.name: node for node in graph.nodes}
+    for node in graph.nodes:
+        made = nodes[node.target] if node.target is not None else node
+        given = {port: specs[edge] for port, edge in node.inputs.items()}
+        reason = _reason(made, given, node.outputs, length, plugins, f"{prefix}{made.name}")
+        if reason:
+            return reason
+    return ""
+
+
+def _reason(
+    node: Node,
+    given: dict[str, TensorSpec],
+    made: dict[str, TensorSpec],
+    length: int,
+    plugins: Sequence[str],
+    path: str,
+) -> str:
+    if node.graph is not None:
+        return find_mixing(node.graph, length, plugins, f"{path}.")
+    whole = [name for name, spec in given.items() if spec.shape[:1] != (length,)]
+    if whole:
+        return f"`{whole[0]}` of `{path}` {given[whole[0]]} does not begin with the {length} positions"
+    if node.component is not None:
+        layer = read_layer(node.component, plugins)
+        known, each = layer.cut("positions", given, 1), layer.cut("tokens", given, 1)
+        is_wide = all(len(spec.shape) > 1 for spec in given.values())
+        if not (isinstance(known, LayerCut) or (isinstance(each, LayerCut) and is_wide)):
+            return f"`{path}` mixes positions: {known or f'a layer `{layer.type}`'}"
+    elif _depth_of(parse(node.expression or "").root, {name: len(spec.shape) for name, spec in given.items()}) is None:
+        return f"`{path}` may mix positions"
+    if any(spec.shape[:1] != (length,) for spec in made.values()):
+        return f"`{path}` gives a value without positions"
+    return ""
+
+
+_REDUCTIONS = frozenset(
+    ("all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod", "std")
+) | {"sum", "var"}
+_ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softmax"))
+
+
+def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
+    """Return the dimensions of an expression's result without the batch, 0 for a number; None if it may mix positions,
+    which are dimension 1."""
+    if isinstance(term, Constant):
+        return 0
+    if isinstance(term, Reference):
+        return depths[term.text]
+    if not isinstance(term, Operation):
+        return None
+    found = [_depth_of(operand, depths) for operand in term.operands]
+    if None in found:
+        return None
+    sizes = {size for size in found if size}
+    depth = max(sizes, default=0)
+    if len(sizes) > 1:
+        return None  # torch aligns the last dimensions
+    if term.name in ELEMENTWISE and term.name not in VIEWS:
+        return depth
+    if term.name == INDEX:
+        return _indexed(term.options["index"], depth)
+    if term.name == "one_hot":
+        return depth + 1
+    made = depth + (term.name == "unsqueeze")
+    asked = term.options.get("dim", term.options.get("dims"))
+    dims = asked if isinstance(asked, tuple) else (asked,)
+    if not all(isinstance(dim, int) and (dim if dim >= 0 else made + 1 + dim) > 1 for dim in dims):
+        return None
+    if term.name in _ALONG or term.name == "unsqueeze":
+        return made
+    if term.name not in _REDUCTIONS:
+        return None
+    return depth if term.options.get("keepdim") else depth - len(dims)
+
+
+def _indexed(index: object, depth: int) -> int | None:
+    """Return the dimensions of `x[index]` without the batch, None if it selects positions."""
+    items = index if isinstance(index, tuple) else (index,)
+    is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
+    if items[:1] == (Ellipsis,):
+        is_whole = len(items) <= depth
+    else:
+        is_whole = all(item == slice(None) for item in items[:2]) and Ellipsis not in items
+    return depth - sum(isinstance(item, int) for item in items) if is_known and is_whole else None

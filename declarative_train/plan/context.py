@@ -1,0 +1,57 @@
+"""Division of the positions of a batch over the ranks of the `context` axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from declarative_train.components.losses import LOSSES
+from declarative_train.components.metrics import METRICS
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.context_cuts import find_mixing
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checks.cuts import positions_not_divided
+from declarative_train.plan.layout import ContextPlan, LayoutPlan
+from declarative_train.recipe.recipe import Recipe
+
+
+def divide_positions(
+    layout: LayoutPlan, recipe: Recipe, lowered: Lowered
+) -> tuple[LayoutPlan | None, list[Diagnostic]]:
+    """Return the layout with the values whose positions the ranks of `context` divide, if it has this axis; None and an
+    error if the model or the objective mixes positions."""
+    if not layout.has("context"):
+        return layout, []
+    graph, size = lowered.graph, layout.size("context")
+    lengths = [spec.shape[:1] for spec in graph.inputs.values()]
+    length = lengths[0][0] if lengths and lengths[0] else 0
+    others = [axis for axis in ("pipeline", "expert", "tensor") if layout.has(axis)]  # type: ignore[arg-type]
+    reason = ""
+    if others:
+        reason = f"the axes `context` and `{others[0]}` are not used together"
+    elif not length or length % (2 * size):
+        reason = f"sequences of {length} positions do not divide into {2 * size} chunks, two for each rank"
+    if not reason:
+        reason = find_mixing(graph, length, recipe.plugins) or next(_find_whole(lowered, length), "")
+    if reason:
+        return None, [positions_not_divided(recipe.span("parallelism.context"), reason)]
+    edges = [each.edges for each in (*lowered.terms, *lowered.measures)]
+    read = {name for each in edges for name in (each.target, each.mask) if name is not None}
+    names = tuple(sorted({*graph.inputs, *(lowered.sources.get(name, name) for name in read)} - graph.outputs.keys()))
+    return replace(layout, context=ContextPlan(length, names)), []
+
+
+def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
+    """Yield why losses and metrics need all positions of a row."""
+    for what, name, component, edges, known in (
+        *(("loss", each.name, each.component, each.edges, LOSSES) for each in lowered.terms),
+        *(("metric", each.name, each.component, each.edges, METRICS) for each in lowered.measures),
+    ):
+        read = [value for value in (edges.input, edges.target, edges.mask) if value is not None]
+        whole = [value for value in read if lowered.specs[value].shape[:1] != (length,)]
+        if whole:
+            yield f"the {what} `{name}` reads `{whole[0]}`, which has no positions"
+        elif getattr(component, "class_dim", -1) == 1:
+            yield f"the {what} `{name}` has its classes in front of the positions"
+        elif component.type not in known or not getattr(component, "per_item", True):
+            yield f"the {what} `{name}` reads all positions of a row"
