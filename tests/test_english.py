@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.english import ROOT, draw, find_banned, find_messages, is_participle, measure, package_texts
 
-FOR_USERS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "recipes/**/*.yaml", "declarative_train/blocks/**/*.yaml")
+FOR_USERS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "recipes/**/*.yaml", "declarative_train/**/blocks/*.yaml")
 MESSAGES = ("tests/cases/err/*.out", "schemas/*.json")
 
 

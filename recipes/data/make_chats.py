@@ -2,7 +2,8 @@
 format of transformers, that knows some facts and no dialogue. python recipes/data/make_chats.py [FOLDER]
 
     chats.jsonl        {"messages": [{"role", "content"}, ...]}, 900 rows
-    preferences.jsonl  {"prompt", "chosen", "rejected"}, 600 rows
+    facts.jsonl        {"text"}, 900 rows
+    preferences.jsonl  {"prompt", "chosen", "rejected"}, 900 rows
     tiny_llama         config.json, model.safetensors, tokenizer.json, tokenizer_config.json
 
 It takes a minute on one core, and the packages transformers and tokenizers. `tiny(FOLDER, "gpt2")` makes a GPT-2.
@@ -22,6 +23,7 @@ OPPOSITES = (
     "light dark"
 )
 PAIRS = [tuple(pair.split()) for pair in OPPOSITES.split(",")]
+END_OF_TEXT = "<|im_end|>"
 CONTENT = "{{- '<|im_start|>' + message.role + '\\n' }}"
 END = "{{- message.content + '<|im_end|>' }}"
 MARKED = (
@@ -72,13 +74,21 @@ def dialogues(random: Random) -> list[dict[str, object]]:
 
 
 def preferences(random: Random) -> list[dict[str, object]]:
-    """What is wanted is the word alone."""
+    """Short answers are wanted: the words alone. Two questions at a time, so that no prompt occurs twice."""
     asked = list(questions())
-    rows: list[dict[str, object]] = []
-    for _ in range(600):
-        question, answer = random.choice(asked)
-        rows.append({"prompt": question, "chosen": f"{answer[:-1].split()[-1]}.", "rejected": answer})
-    return rows
+    rows: dict[str, dict[str, object]] = {}
+    while len(rows) < 900:
+        pairs = random.sample(asked, 2)
+        prompt, rejected = (" ".join(texts) for texts in zip(*pairs, strict=True))
+        words = [answer[:-1].split()[-1] for _, answer in pairs]
+        rows[prompt] = {"prompt": prompt, "chosen": f"{words[0]} and {words[1]}.", "rejected": rejected}
+    return list(rows.values())
+
+
+def texts(random: Random) -> list[dict[str, object]]:
+    """Four facts each, one behind the other, as the model has learnt them."""
+    known = list(facts())
+    return [{"text": END_OF_TEXT.join(random.sample(known, 4))} for _ in range(900)]
 
 
 def write_tokenizer(folder: Path, texts: list[str], template: str) -> None:
@@ -158,7 +168,7 @@ def tiny(folder: Path, kind: str, steps: int = 1200) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    chats, preferred = dialogues(Random(3)), preferences(Random(4))
-    (place / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
-    (place / "preferences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in preferred))
+    made = {"chats": dialogues(Random(3)), "preferences": preferences(Random(4)), "facts": texts(Random(6))}
+    for name, rows in made.items():
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tiny(place / "tiny_llama", "llama")

@@ -29,7 +29,17 @@ SHIPPED = {path.stem: (path, ()) for path in [*RECIPES, *RIGHT]} | {
     for switch in SWITCHES
 }
 LONG = pytest.mark.long
-LARGE = ("gpt_7b_auto_32xh100", "dpo_chat", "sft_llama", "gpt_stdlib", "digits_images", "digits_timm", "distil_llama")
+LARGE = (
+    "gpt_7b_auto_32xh100",
+    "dpo_chat",
+    "sft_llama",
+    "gpt_stdlib",
+    "digits_images",
+    "digits_timm",
+    "distil_llama",
+    "orpo_chat",
+    "reward_chat",
+)
 OF_FILES: dict[str, Any] = {
     "files": (),
     "overrides": (),

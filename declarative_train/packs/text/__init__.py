@@ -9,6 +9,7 @@ PACK = Pack(
         "source": {"text": f"{_HERE}.text_files:TextDataset"},
         "field": {"tokens": f"{_HERE}.tokens:TokensField"},
     },
+    blocks=f"{_HERE}.blocks",
     keys={"evaluation": f"{_HERE}.evaluation_keys:EvaluationKeys"},
     checks=f"{_HERE}.checks",
     commands={

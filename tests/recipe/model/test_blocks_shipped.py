@@ -29,8 +29,10 @@ def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) ->
     assert name not in LAYERS
 
 
-def test_there_are_the_eight_that_are_promised() -> None:
-    assert list_shipped() == ("bert", "clip", "gemma", "gpt", "llama", "mlp", "resnet", "vit")
+def test_there_are_the_models_and_losses_that_are_promised() -> None:
+    models = {"bert", "clip", "gemma", "gpt", "llama", "mlp", "resnet", "vit"}
+    losses = {"bradley_terry", "distillation", "dpo", "ipo", "kto", "orpo", "sequence_log_likelihood", "simpo"}
+    assert set(list_shipped()) == models | losses
 
 
 def test_mlp_takes_a_list_of_any_length(open_model) -> None:
