@@ -114,6 +114,21 @@ def make_plans(numbers: range, folder: Path) -> Iterator[tuple[int, Plan]]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "name", ["digits_vae", "digits_resnet", "digits_vit_tuned", "gpt_nano_lora", "gpt_nano_tensor2"]
+)
+def test_nothing_is_found_in_a_shipped_recipe(name: str) -> None:
+    """Dropout and expressions that draw are off; a batch norm is over samples; layers are adapted."""
+    loaded = recipe_room.load(str(ROOT / "recipes" / f"{name}.yaml"))
+    assert loaded.recipe is not None, loaded.diagnostics
+    plan, diagnostics = compile_plan(loaded.recipe)
+    assert plan is not None, diagnostics
+    found = verify(plan, device="cpu")
+    assert found.is_equal, format_verified(found)
+    assert ("random numbers are off" in " ".join(found.notes)) == bool(plan.draws)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("part", range(3))
 def test_no_false_alarm_on_random_graphs_and_modes(part: int, tmp_path: Path) -> None:

@@ -177,11 +177,11 @@ class _Comparer:
         ]  # fmt: skip
         self._judge("divisor", counts, 1e-6)
         by_rows = {report.dp_rank: report for report in reversed(self._reports) if report.sums}
+        losses = []
         for at, name in enumerate(names):
-            found = sum(report.sums[at] for report in by_rows.values())
-            wanted = self._index.sums[at]
-            difference = _relative(abs(found - wanted), abs(wanted) or 1.0)
-            self._judge("loss", [(name, [(difference, 0)])], self._bounds.gradient)
+            found, wanted = sum(report.sums[at] for report in by_rows.values()), self._index.sums[at]
+            losses.append((name, [(_relative(abs(found - wanted), abs(wanted) or 1.0), 0)]))
+        self._judge("loss", losses, self._bounds.gradient)
 
     def _compare_norm(self) -> None:
         wanted = self._index.norm

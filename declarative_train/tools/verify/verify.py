@@ -15,6 +15,7 @@ from typing import Any
 
 from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
 from declarative_train.core.amounts import format_count
+from declarative_train.core.machine import num_cores
 from declarative_train.engine.devices import num_gpus, safe_threads
 from declarative_train.engine.failures import RunFailure
 from declarative_train.plan.plan import Plan
@@ -95,7 +96,7 @@ def _run_apart(plan: Plan, folder: Path, step: int) -> None:
     """Run the step in one process, in a child, so that this process can still fork ranks. Raises DtrainError."""
     uses_gpu = plan.layout.device == "cuda" or (plan.layout.device == "auto" and num_gpus() > 0)
     method = start_method("cuda" if uses_gpu else "cpu")
-    threads = safe_threads(os.cpu_count() or 1) if method == "fork" else os.cpu_count() or 1
+    threads = safe_threads(num_cores()) if method == "fork" else num_cores()
     context: Any = get_context(method)
     child = context.Process(target=_record, args=(plan, folder, step, threads))
     child.start()
