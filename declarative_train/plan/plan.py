@@ -240,13 +240,14 @@ class PluginSinkPlan:
 class LoggingPlan:
     """Logging. `sinks`: settings of sinks other than the terminal and events.jsonl, by name. `plugins`: the files that
     define sinks of the user. `checkpoints`: the folder or URL for the checkpoints of all runs; None: in each run's own
-    folder."""
+    folder. `remote`: the URL that runs are copied to."""
 
     dir: str
     every_steps: int
     sinks: dict[str, dict[str, object]] = field(default_factory=lambda: {"tensorboard": {}})
     plugins: dict[str, PluginSinkPlan] = field(default_factory=dict)
     checkpoints: str | None = None
+    remote: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,8 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         return {}
-    place = found.get("checkpoints")
-    return found | {"checkpoints": with_values(place)} if isinstance(place, str) else found
+    urls = {name: with_values(found[name]) for name in ("checkpoints", "remote") if isinstance(found.get(name), str)}
+    return found | urls
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:

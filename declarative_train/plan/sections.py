@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from declarative_train.components.data import Unit
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.files.open_files import local_path
 from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.plan.plan import (
     CheckpointPlan,
@@ -26,7 +27,7 @@ from declarative_train.plan.timing import Timing
 from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.evaluation import Evaluation
-from declarative_train.recipe.sections.logging import PluginSink
+from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
@@ -156,7 +157,8 @@ def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan | None:
 
 
 def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
-    logging = recipe.logging
+    logging, local = recipe.logging, local_path(recipe.logging.dir)
+    folder, remote = (RUNS, logging.dir) if local is None else (local, None)
     sinks: dict[str, dict[str, object]] = {}
     plugins: dict[str, PluginSinkPlan] = {}
     for name, settings in logging.sinks:
@@ -166,6 +168,6 @@ def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
         elif settings is not None and name != "jsonl":  # which every run has
             sinks[name] = settings.model_dump()
     if "mlflow" in sinks:
-        sinks["mlflow"]["folder"] = logging.dir
+        sinks["mlflow"]["folder"] = folder
     every_steps = timing.interval("logging.every", logging.every) or 1
-    return LoggingPlan(logging.dir, every_steps, sinks, plugins, recipe.checkpoint.dir)
+    return LoggingPlan(folder, every_steps, sinks, plugins, recipe.checkpoint.dir or remote, remote)

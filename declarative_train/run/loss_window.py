@@ -221,15 +221,15 @@ def sum_over_ranks(
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
         summed[-len(votes) :] = engine.place.tensor.sum(summed[-len(votes) :])
-    on_device = isinstance(results[0].counts, torch.Tensor)
-    counts = [result.counts for result in results]
-    if on_device:
-        summed = torch.cat([torch.stack(counts).reshape(-1), summed])  # type: ignore[arg-type]
+    divisors: Sequence[Any] = [result.counts for result in results]
+    counts = [each for each in divisors if isinstance(each, torch.Tensor)]
+    if counts:
+        summed = torch.cat([torch.stack(counts).reshape(-1), summed])
     found, size = summed.tolist(), len(engine.objective.terms)
     rows = [found[at : at + size] for at in range(0, len(found) - len(votes), size)]
-    if on_device:
-        counts, rows = list(rows[: len(results)]), rows[len(results) :]
-    terms = [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(rows, counts, strict=True)]
+    if counts:
+        divisors, rows = rows[: len(results)], rows[len(results) :]
+    terms = [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(rows, divisors, strict=True)]
     return terms, found[len(found) - len(votes) :]
 
 

@@ -15,6 +15,7 @@ OWN = {
     "files/cache.py", "packs/images/boxes.py", "packs/pretrained/libraries/timm.py",
     "packs/pretrained/libraries/files.py", "files/safetensors_header.py",
     "packs/pretrained/libraries/transformers.py", "app/commands/status.py", "run/heartbeat.py",
+    "run/storage/remote_dir.py",
     "planner/calibration.py", "planner/estimate/kernels.py", "recipe/checks/layout_rules.py",
     "packs/text/cache.py", "data/skipping.py", "app/records/record.py",
     "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",

@@ -61,7 +61,7 @@ def count(directory: Path, num_ranks: int, per_node: int, monkeypatch: pytest.Mo
         found.append([json.loads((counts / f"{rank}.json").read_text()) for rank in range(num_ranks)])
     (run,) = (folder / "runs" / "made").iterdir()
     manifest = json.loads((run / "checkpoints" / "step_00000013" / "manifest.json").read_text())
-    return Counted(*found, manifest, os.path.getsize(run / "plan.json"))
+    return Counted(found[0], found[1], manifest, os.path.getsize(run / "plan.json"))
 
 
 def assert_bounded(found: Counted, num_ranks: int, per_node: int) -> None:

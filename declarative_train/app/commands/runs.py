@@ -20,19 +20,23 @@ LONGEST_REASON = 3  # failed runs whose reasons are printed below the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", nargs="?", default="runs", help="a folder of runs, or one run (default: runs)")
+    parser.add_argument(
+        "dir", nargs="?", default="runs", help="a folder of runs, or one run, or the URL of one (default: runs)"
+    )
     parser.add_argument("--json", action="store_true", help="print a list of objects, newest first")
     parser.add_argument("--sort", metavar="METRIC", help="sort by this value, best first, such as validation/accuracy")
 
 
 def run(args: argparse.Namespace) -> int:
+    from declarative_train.app.records.remote import open_folder
     from declarative_train.app.records.tables import is_higher_better, records_below, sort_by
 
-    if not Path(args.dir).is_dir():
+    if "://" not in args.dir and not Path(args.dir).is_dir():
         found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
         print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
         return 2
-    records = records_below(args.dir.rstrip("/") or "/")
+    with open_folder(args.dir) as folder:
+        records = records_below(folder)
     if args.sort:
         known = {name for record in records for name in record.values}
         if records and args.sort not in known:

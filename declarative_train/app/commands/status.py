@@ -18,18 +18,21 @@ MOST_WARNINGS = 5  # the last ones of this session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run's folder")
+    parser.add_argument("folder", metavar="RUN", help="a run's folder, or its URL")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for monitors")
 
 
 def run(args: argparse.Namespace) -> int:
     from declarative_train.app.records.record import read_record
+    from declarative_train.app.records.remote import open_folder
 
-    record = read_record(args.folder.rstrip("/") or "/")
-    if record is None:
+    with open_folder(args.folder) as folder:
+        record = read_record(folder)
+        found = None if record is None else status(record, time.time())
+    if found is None:
         print(f"dtrain: {args.folder} is not the folder of a run; help: `dtrain runs` lists them", file=sys.stderr)
         return 2
-    found = status(record, time.time())
+    found["run"] = args.folder.rstrip("/") or "/"
     if args.json:
         print(json.dumps(found))
     else:

@@ -19,6 +19,7 @@ from declarative_train.engine.failures import read_failures
 from declarative_train.plan.codec import PlanError, from_json
 from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.run.sinks.console import median
+from declarative_train.run.storage.remote_dir import is_uploading
 from declarative_train.run.storage.run_lock import is_locked
 
 TAIL = 1 << 16  # bytes at the end of a run's events that are read first
@@ -183,7 +184,7 @@ def _values(latest: Mapping[str, Entry], ended: Entry | None) -> tuple[dict[str,
 def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
     if ended is not None and ended.get("status") in _STATES:
         return _STATES[ended["status"]], ""
-    if is_locked(Path(folder)):
+    if is_locked(Path(folder)) or is_uploading(Path(folder)):
         return "running", ""
     failures = read_failures(Path(folder) / FAILURES)
     if failures:

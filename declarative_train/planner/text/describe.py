@@ -282,7 +282,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
         rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_background_copy(plan)}"])
-    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_to(plan)}"])
+    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_copied(plan)}{_to(plan)}"])
     return rows
 
 
@@ -298,6 +298,10 @@ def _background_copy(plan: Plan) -> str:
 def _below(plan: Plan) -> str:
     folder = plan.logging.checkpoints
     return "" if folder is None else f", below {folder}"
+
+
+def _copied(plan: Plan) -> str:
+    return "" if plan.logging.remote is None else f", copied to {format_path(plan.logging.remote)}"
 
 
 def _to(plan: Plan) -> str:

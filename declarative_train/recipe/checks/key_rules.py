@@ -212,7 +212,9 @@ def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
         logging: {dir: runs}
     """
     if draft.logging is not None and (reason := _why_not(draft.logging.dir)) is not None:
-        yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot be used for runs: {reason}")
+        yield error(
+            "O030", draft.span("logging.dir"), f"`{masked(draft.logging.dir)}` cannot be used for runs: {reason}"
+        )
     folder = None if draft.checkpoint is None else draft.checkpoint.dir
     if folder is not None and (reason := _why_not(folder)) is not None:
         yield error(
@@ -246,9 +248,10 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     """
     wanted = None if draft.checkpoint is None else draft.checkpoint.dir
     folder = None if wanted is None else local_path(wanted)
-    if folder is None or draft.logging is None:
+    logged = None if draft.logging is None else local_path(draft.logging.dir)
+    if folder is None or logged is None:
         return
-    path, runs = Path(folder).absolute(), Path(draft.logging.dir).absolute()
+    path, runs = Path(folder).absolute(), Path(logged).absolute()
     written = find(draft.tree, ("name",))
     name = str(getattr(written, "value", ""))
     inside = next((each for each in (path, *path.parents) if (each / RUN).is_file()), None)

@@ -9,13 +9,13 @@ from declarative_train.components.durations import Progress
 from declarative_train.core.duration import Duration
 from declarative_train.recipe.sections.section import Section
 
+RUNS = "runs"
 
-def _local(folder: str) -> str:
-    """Check that the folder is local: every rank and tool reads and writes files, and a URL would become a local
-    folder.
-    """
-    if "://" in folder:
-        raise ValueError(f"`{folder}` is a URL: `logging.dir` must be a local folder, such as `runs` or a mounted one")
+
+def _lasting(folder: str) -> str:
+    """Check that the folder outlives the process that writes to it."""
+    if folder.startswith("memory:"):
+        raise ValueError(f"`{folder}` is memory of one process: use a folder, or a URL such as s3://bucket/runs")
     return folder
 
 
@@ -80,8 +80,9 @@ class Sinks(Section):
 class Logging(Section):
     """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
-    dir: Annotated[str, AfterValidator(_local)] = "runs"
-    """The folder of all runs on this machine, relative to the working directory."""
+    dir: Annotated[str, AfterValidator(_lasting)] = RUNS
+    """The folder of all runs, relative to the working directory; or a URL, such as s3://bucket/runs: then runs are
+    written to `runs` and copied to the URL, which also has their checkpoints."""
     every: Progress = Duration(10, "steps")
     """How often loss, metrics and speed of the training are written."""
     sinks: Sinks = Sinks(tensorboard=TensorBoard())

@@ -27,7 +27,7 @@ from declarative_train.core.names import RUN
 from declarative_train.core.secrets import in_texts, with_names
 from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve_weights
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
-from declarative_train.engine.failures import CheckpointFailure, RunFailure
+from declarative_train.engine.failures import CheckpointFailure, RunFailure, first_line
 from declarative_train.files.open_files import format_path
 from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
 from declarative_train.plan.resumable import judge
@@ -43,6 +43,7 @@ from declarative_train.plan.run_folder import (
 )
 from declarative_train.plan.settings import differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
+from declarative_train.run.storage.remote_dir import fetch_run, place_for
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def open_place(
     Raises RunFailure, and leaves no new folder, if the given path has no checkpoint or one of another run, if all
     checkpoints are damaged, if another process is running the run, or if the folder cannot be written.
     """
+    copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
     else:
@@ -120,7 +122,8 @@ def open_place(
             CheckpointStore(checkpoints_root(str(run_dir))).clean()
         shutil.rmtree(run_dir / "failures", ignore_errors=True)  # of an earlier session
         _save_plan(plan, run_dir)
-        _save_run(plan, run_dir, elsewhere)
+        remote = _remote(plan, run_dir, elsewhere)
+        _save_run(plan, run_dir, elsewhere, remote)
     except OSError as error:
         path = run_dir or folder or _runs(plan)
         key = "`logging.dir`" if folder is None else "`--run-dir`"
@@ -128,6 +131,9 @@ def open_place(
             f"the run's folder {path} cannot be created: {_reason(path, error)}; help: set {key} to a writable "
             "folder on a disk with free space"
         ) from None
+    if remote is not None:
+        lock.upload(run_dir, remote)
+        notices += [*filter(None, [copied]), f"{run_dir} is copied to {format_path(remote)}"]
     warnings = (*(f"skipped: {reason}" for reason in skipped), *changed)
     entry = None if found.entry is None else found.entry.without_files()  # it is sent to every node
     return RunPlace(run_dir, entry, weights, tuple(notices), warnings, elsewhere)
@@ -149,7 +155,26 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
     save(plan, path)
 
 
-def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
+def _fetch(plan: Plan, folder: Path | None) -> str | None:
+    """Copy the run to continue from `logging.dir` if that is a URL and has more of it. Raises RunFailure."""
+    remote = plan.logging.remote
+    if remote is None:
+        return None
+    try:
+        return fetch_run(remote, plan.name, _runs(plan), folder)
+    except Exception as error:  # the client of each store has its own exceptions
+        raise RunFailure(f"the runs at {format_path(remote)} cannot be read: {first_line(error)}") from None
+
+
+def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
+    """Return the URL that this run is copied to, which it keeps; None without one."""
+    kept = read_run(run_dir).get("remote")
+    if kept is not None or plan.logging.remote is None:
+        return kept
+    return place_for(plan.logging.remote, plan.name, run_dir, elsewhere)
+
+
+def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | None) -> None:
     """Write `run.json`, a summary for lists of runs, since reading a plan may take long. Its time is the start of the
     first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
@@ -157,6 +182,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
     if elsewhere is not None:
         entries["checkpoints"] = elsewhere
+    if remote is not None:
+        entries["remote"] = remote
     entries |= {"overrides": plan.overrides, "settings": plan.settings}
     text = json.dumps(in_texts(with_names, entries), indent=1)
     (run_dir / RUN).write_text(f"{text}\n", encoding="utf-8")

@@ -12,16 +12,19 @@ from pathlib import Path
 
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.lock import FileLock, read_holder, try_lock
+from declarative_train.run.storage.remote_dir import Upload
 
 LOCK = "lock"
 ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process that started them
 
 
 class RunLock:
-    """Lock on one run's folder. `is_held` stays False if the file system does not support locks."""
+    """Lock on one run's folder, and the copies of that to a URL as long as it lasts. `is_held` stays False if the file
+    system does not support locks."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
+        self._upload: Upload | None = None
 
     @property
     def is_held(self) -> bool:
@@ -47,7 +50,15 @@ class RunLock:
         self._lock.name_holder()
         return None
 
+    def upload(self, run_dir: Path, url: str) -> None:
+        """Copy the folder to a URL until the lock is released."""
+        if self._upload is None:
+            self._upload = Upload(run_dir, url)
+
     def release(self) -> None:
+        if self._upload is not None:
+            self._upload.finish()
+            self._upload = None
         self._lock.release()
 
 
