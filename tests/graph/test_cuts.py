@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.components.storages import StorageName
 from declarative_train.core.cuts import Block, ParameterCut, RankCut
+from declarative_train.core.mesh import MeshAxis
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.cuts import Cuts, DivisionInput, derive_cuts
 from declarative_train.graph.graph import Graph, Node
@@ -34,7 +36,8 @@ def test_the_cuts_of_every_shipped_recipe(monkeypatch: pytest.MonkeyPatch) -> No
     lines = []
     for name, (path, switches) in sorted(CASES.items()):
         plan = compiled(path, switches)
-        lines += [name, *(f"  {line}" for line in describe_cuts(cuts_of(plan, 2), plan.parameters, 2)), ""]
+        layout = replace(plan.layout, mesh=(MeshAxis("tensor", 2),), cuts=cuts_of(plan, 2))
+        lines += [name, *(f"  {line}" for line in describe_cuts(layout, plan.parameters)), ""]
     text = "\n".join(lines)
     if "ACCEPT" in os.environ:
         GOLDEN.write_text(text)

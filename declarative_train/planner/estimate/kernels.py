@@ -106,10 +106,10 @@ def kernels_of(
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node with its all-reduces over the `size` ranks that divide it; `width`: bytes of an
-    element. Between nodes, every adapter of a node works."""
+    """Return the kernels of a node with its collectives over the `size` ranks that divide it; `width`: bytes of an
+    element, twice as many in an all-reduce. Between nodes, every adapter of a node works."""
     is_far = size > devices_per_node
-    share = 2 * (size - 1) / size * width / (devices_per_node if is_far else 1)
+    share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
     def added(to: Kernels, elements: Sequence[int]) -> Kernels:
         number = len(elements)

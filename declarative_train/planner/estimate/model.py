@@ -3,7 +3,7 @@ of `auto`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
@@ -58,6 +58,7 @@ class NodeFacts:
     kept: int
     passing: int
     parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `ParameterShare`
+    experts: tuple[tuple[int, int, int, int], ...] = ()  # of those that the ranks of `expert` divide, a rank's part
     reordered: ReorderedElements = field(default_factory=ReorderedElements)
 
 
@@ -81,6 +82,7 @@ class ModelFacts:
     held: tuple[ParameterPlan, ...] = field(default=(), repr=False)
     sums: dict[str, Sums] = field(default_factory=dict, repr=False)
     num_tensor_ranks: int = 1
+    num_expert_ranks: int = 1
     devices_per_node: int = 1
     _shares: dict[tuple[str, int], ParameterShare] = field(default_factory=dict, repr=False, compare=False)
     _kernels: dict[str, NodeKernels] = field(default_factory=dict, repr=False, compare=False)
@@ -97,21 +99,42 @@ class ModelFacts:
             self._kernels.update(kernels_of(self.opened, self.held, works, self.precision))
             width = COMPUTE_BYTES[self.precision]
             for node, sums in self.sums.items():
-                found = self._kernels[node]
-                self._kernels[node] = with_sums(found, sums, self.num_tensor_ranks, self.devices_per_node, width)
+                exchanged = Sums(sums.exchanges, sums.exchanges)
+                for each, size, rounds in ((sums, self.num_tensor_ranks, 2), (exchanged, self.num_expert_ranks, 1)):
+                    found = self._kernels[node]
+                    self._kernels[node] = with_sums(found, each, size, self.devices_per_node, rounds * width)
         return self._kernels[name]
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
         """Return the part of a node's parameters on one of `num_shards` devices."""
         key = (name, num_shards)
         if key not in self._shares:
-            tensors = self.nodes[name].parameters
-            sizes = zip(*((ceil(size / num_shards) for size in each) for each in tensors), strict=True)
-            self._shares[key] = ParameterShare(*(sum(column) for column in sizes)) if tensors else ParameterShare()
+            node = self.nodes[name]
+            of_experts = max(1, num_shards // self.num_expert_ranks)  # the ranks of `expert` divide them already
+            self._shares[key] = _share(node.parameters, num_shards) + _share(node.experts, of_experts)
         return self._shares[key]
+
+    def without_experts(self) -> ModelFacts:
+        """Return the facts without the parameters that the ranks of `expert` divide."""
+        return self._with_parameters({name: node.parameters for name, node in self.nodes.items()})
+
+    def experts_alone(self) -> ModelFacts:
+        """Return the facts with only the parameters that the ranks of `expert` divide."""
+        return self._with_parameters({name: node.experts for name, node in self.nodes.items()})
+
+    def _with_parameters(self, held: Mapping[str, tuple[tuple[int, int, int, int], ...]]) -> ModelFacts:
+        nodes = {name: replace(node, parameters=held[name], experts=()) for name, node in self.nodes.items()}
+        return replace(self, nodes=nodes, num_expert_ranks=1, _shares={}, _kernels={})
 
     def share_of(self, names: Iterable[str], num_shards: int = 1) -> ParameterShare:
         return sum((self.share(name, num_shards) for name in names), ParameterShare())
+
+
+def _share(tensors: Sequence[tuple[int, int, int, int]], num_shards: int) -> ParameterShare:
+    if not tensors:
+        return ParameterShare()
+    sizes = zip(*((ceil(size / num_shards) for size in each) for each in tensors), strict=True)
+    return ParameterShare(*(sum(column) for column in sizes))
 
 
 def model_facts(
@@ -129,13 +152,15 @@ def model_facts(
     channels_last: Word = "auto",
     plugins: tuple[str, ...] = (),
     compiled: bool = False,
+    of_experts: Collection[str] = (),
 ) -> ModelFacts:
     """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run keeps a
     moving average of the parameters. `heads`: layers that are computed twice, since their loss is computed in
     chunks."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
-    tensors = _tensors(opened, parameters, optimizer, averages)
+    tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)
+    experts = _tensors(opened, (each for each in parameters if each.name in of_experts), optimizer, averages)
     around = count_reordered_by_node(opened)
     nodes, computed_again = {}, recomputation.units(units)
     for node in opened.nodes:
@@ -151,6 +176,7 @@ def model_facts(
             kept=round(again * _count_outputs(node) + (1 - again) * inside) if node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
+            experts=tuple(experts.get(node.name, ())),
             reordered=around[node.name],
         )
     sizes = [(edge.partition(":")[0], opened.spec(edge).num_elements) for edge in opened.outputs.values()]
@@ -178,12 +204,18 @@ def facts_of(plan: Plan) -> ModelFacts:
         channels_last=training.channels_last,
         plugins=plan.plugins,
         compiled=training.compile,
+        of_experts=() if plan.layout.cuts is None else plan.layout.cuts.of_experts,
     )
     for path, each in sums.items():
         node = next(way for way in (path, *sorted(above([path]), reverse=True)) if way in facts.nodes)
         facts.sums[node] = facts.sums.get(node, Sums()) + each
     layout = plan.layout
-    return replace(facts, num_tensor_ranks=layout.size("context", "tensor"), devices_per_node=layout.gpus_per_node)
+    return replace(
+        facts,
+        num_tensor_ranks=layout.size("context", "tensor"),
+        num_expert_ranks=layout.size("expert"),
+        devices_per_node=layout.gpus_per_node,
+    )
 
 
 def _count_outputs(node: Node) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.mesh import Mesh, size_of
@@ -74,6 +74,12 @@ class Placement:
     def is_sharded(self) -> bool:
         return self.shards.size > 1
 
+    def of_experts(self, size: int) -> Placement:
+        """Return the placement of the experts that `size` ranks divide, which are among the shards or replicas."""
+        if self.sharding is not None:
+            return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
+        return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
+
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
     """Return the placement of a plan. `nodes`: the names of the whole model's nodes."""
@@ -118,8 +124,13 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
     """Return the devices that split a parameter, and those that hold the same shard. Devices that split one are
     neighbours."""
-    inner, shards = size_of(mesh, "context", "tensor"), size_of(mesh, "shard")
-    return DeviceGroup(shards, inner), DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards * inner)
+    inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
+    shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
+    if any(axis.name == "shard" for axis in mesh):
+        shards *= expert
+    else:
+        replicas *= expert
+    return DeviceGroup(shards, inner), DeviceGroup(replicas, stride=shards * inner)
 
 
 def candidate_parts(

@@ -16,13 +16,16 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward."""
+    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward, and of each exchange
+    of rows between the ranks of `expert`: as many forward as backward."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
+    exchanges: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.forward + other.forward, self.backward + other.backward)
+        exchanges = self.exchanges + other.exchanges
+        return Sums(self.forward + other.forward, self.backward + other.backward, exchanges)
 
 
 def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
@@ -99,7 +102,7 @@ class _Divider:
             not kind and given
         ):
             outputs = {name: self._part(spec) for name, spec in node.outputs.items()}
-        if kind and kind != "experts":
+        if kind:
             self._sums[path] = self._sums_of(node, kind, known)
         made = replace(node, component=self._component(node, kind, known), outputs={**node.outputs, **outputs})
         return made, outputs
@@ -131,6 +134,9 @@ class _Divider:
             return Sums((written,))
         if kind == "heads":
             return Sums((written,), (read,) * (2 if "context" in node.inputs else 1))
+        if kind == "experts":  # rows to the ranks of their experts, and results back
+            assert node.component is not None
+            return Sums(exchanges=(read * int(str(node.component["top_k"])),) * 2)
         if kind == "hidden":  # the weights of the chosen experts too
             assert node.component is not None
             width = known[next(iter(node.inputs.values()))].shape[-1]

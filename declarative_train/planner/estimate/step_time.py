@@ -28,6 +28,7 @@ from declarative_train.planner.estimate.traffic import (
     SCATTERED,
     Transfer,
     dp_transfers,
+    expert_exchanges,
     gathers,
     messages,
     reductions,
@@ -92,6 +93,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
     forward_s, backward_s = sum(each.forward_s for each in passes), sum(each.backward_s for each in passes)
     gathered, reduced = gathers(part, model, placement, machine), reductions(part, model, placement, machine)
     sent, copied = messages(part, model, placement, machine), dp_transfers(part, model, placement, machine)
+    exchanged = expert_exchanges(part, model, placement, machine)
     if placement.pipes is not None or not machine.constants.runs_ahead:
         exposed_s = _seconds([*gathered, *reduced, *copied])
     elif placement.is_sharded:
@@ -104,7 +106,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
         exposed_s=exposed_s + _repacked_s(gathered, reduced, model, placement, machine),
         bubble_s=0.0,
         update_s=_update_s(part, model, placement, machine),
-        transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine)),
+        transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine), *exchanged),
     )
 
 
@@ -122,7 +124,7 @@ def _repacked_s(
         return 0.0
     whole = size / (size - 1)  # a rank sends all but its own part
     unpacked = 2 * whole * sum(each.bytes_sent for each in gathered)
-    scattered = whole * sum(each.bytes_sent for each in reduced if each.what == SCATTERED)
+    scattered = whole * sum(each.bytes_sent for each in reduced if each.what.endswith(SCATTERED))
     packed = scattered * (1 + COMPUTE_BYTES[model.precision] / REDUCE_BYTES[model.reduce])
     return (unpacked + packed) / machine.memory_per_s
 

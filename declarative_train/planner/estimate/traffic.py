@@ -8,8 +8,8 @@ of all its members there; it is as fast as its slowest link (Thakur et al., Opti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import ceil
 
 from declarative_train.plan.layout import ShardingPlan
@@ -57,6 +57,8 @@ def gathers(part: DevicePart, model: ModelFacts, placement: Placement, machine: 
     They run for each microbatch before the forward, and again before the backward for freed or resharded ones; in a
     pipeline once a step, since a stage stays gathered.
     """
+    if model.num_expert_ranks > 1:
+        return _with_experts(gathers, part, model, placement, machine)
     sharding = placement.sharding
     if sharding is None:
         return []
@@ -107,6 +109,8 @@ def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: i
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
     over replicas, and summed over the devices that divide positions, once a step."""
+    if model.num_expert_ranks > 1:
+        return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
     sharding = placement.sharding
@@ -126,6 +130,21 @@ def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machin
         sent, calls = 2 * size * (positions.size - 1) / positions.size, ceil(size / BUCKET_BYTES)
         found.append(_transfer("gradients of positions, all-reduce", sent, calls, positions, placement, machine))
     return found
+
+
+def _with_experts(
+    kind: Callable[[DevicePart, ModelFacts, Placement, Machine], list[Transfer]],
+    part: DevicePart,
+    model: ModelFacts,
+    placement: Placement,
+    machine: Machine,
+) -> list[Transfer]:
+    """Return the transfers of experts, which fewer devices share, after those of all other parameters."""
+    own = placement.of_experts(model.num_expert_ranks)
+    return [
+        *kind(part, model.without_experts(), placement, machine),
+        *(replace(each, what=f"experts: {each.what}") for each in kind(part, model.experts_alone(), own, machine)),
+    ]
 
 
 def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
@@ -170,7 +189,20 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
     return [_transfer(what, sent, calls, DeviceGroup(size), placement, machine)]
 
 
-KINDS = (gathers, reductions, dp_transfers, messages, tensor_sums)
+def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the exchanges of rows between the ranks that divide experts, forward and backward of all microbatches, if
+    the experts are used equally."""
+    size = model.num_expert_ranks
+    elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
+    if size < 2 or not elements:
+        return []
+    times = placement.rows * placement.num_microbatches
+    sent = (size - 1) / size * sum(elements) * COMPUTE_BYTES[model.precision] * times
+    calls, group = len(elements) * placement.num_microbatches, DeviceGroup(size, model.num_tensor_ranks)
+    return [_transfer("rows of experts, all-to-all", sent, calls, group, placement, machine)]
+
+
+KINDS = (gathers, reductions, dp_transfers, messages, tensor_sums, expert_exchanges)
 
 
 def _transfer(
