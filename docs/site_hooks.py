@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 WIDE = ("docs/components.md", "docs/sections.md")  # written for terminals of 120 columns
+FOLDERS = {"Recipes": "recipes", "Switches of the mode": "switches"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -20,7 +21,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     for entry in config.nav:
         if "Recipes" in entry:
-            entry["Recipes"] = [recipe_page(path) for path in recipes()]
+            entry["Recipes"] = [
+                {title: [recipe_page(path) for path in recipes() if path.parent.name == folder]}
+                for title, folder in FOLDERS.items()
+            ]
+        if "Gallery" in entry:
+            entry["Gallery"] += [recipe_page(path) for path in recipes() if path.parent.name == "gallery"]
     return config
 
 
@@ -73,13 +79,11 @@ def recipe_page(path: Path) -> str:
 
 
 def recipe_text(path: Path) -> str:
-    """Its story, which is the comment on top, then the whole file."""
+    """Return the page of a recipe: its story, which is the comment on top, then the file without it."""
     lines = path.read_text().splitlines()
     head = [line for line in lines if not line.startswith("# yaml-language-server")]
-    story = []
-    for line in head:
-        if not line.startswith("#"):
-            break
-        story.append(line.removeprefix("#").removeprefix(" "))
-    whole = "\n".join(lines)
-    return f"# {path.stem}\n\n```text\n" + "\n".join(story) + f"\n```\n\n```yaml\n{whole}\n```\n"
+    length = next((number for number, line in enumerate(head) if not line.startswith("#")), len(head))
+    story = [line.removeprefix("#").removeprefix(" ") for line in head[:length]]
+    whole = "\n".join(head[length:]).strip("\n")
+    place = path.relative_to(ROOT).as_posix()
+    return f"# {path.stem}\n\n`{place}`\n\n``` {{.text .wraps}}\n{chr(10).join(story)}\n```\n\n```yaml\n{whole}\n```\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def components_page() -> str:
         lines += ["", f"## {kind}"]
         for name in sorted(table):
             page = component_page(kind, table[name]).partition("\n")[2].strip("\n")
-            lines += ["", f"### {name}", "", "```text", page, "```"]
+            lines += ["", f"### {name}", "", *in_markdown(page)]
     lines += ["", "## blocks"]
     for name in list_shipped():
         lines += ["", f"### {name}", "", "```yaml", read_shipped_file(name).text.strip("\n"), "```"]
@@ -60,8 +61,60 @@ def sections_page() -> str:
     lines += ["The keys of what a `type:` names are in [Components](components.md)."]
     for name in NAMES:
         head, _, page = section_page(name).partition("\n")
-        lines += ["", f"## {head}", "", "```text", page.strip("\n"), "```"]
+        lines += ["", f"## {head}", "", *in_markdown(page.strip("\n"))]
     return "\n".join([*lines, ""])
+
+
+KEY = re.compile(r"( *)([\w-]+): (.+), (?:(required|optional)|default (.+))$")
+
+
+def in_markdown(page: str) -> list[str]:
+    """Return a manual page of the terminal as paragraphs and a table of its keys."""
+    text, _, _ = page.partition("\nfields:\n")
+    keys = page[len(text) :].splitlines()
+    if not keys:
+        lines = page.splitlines()
+        first = next((number for number, line in enumerate(lines) if KEY.match(line) and line[0] == " "), len(lines))
+        text, keys = "\n".join(lines[:first]), lines[first:]
+    found = [line for part in text.strip("\n").split("\n\n") if part != "no fields" for line in [*paragraph(part), ""]]
+    rows: list[list[str]] = []
+    above: list[tuple[int, str]] = []  # the keys around this one, with their margins
+    for line in keys:
+        match = KEY.match(line)
+        if match is not None:
+            margin = len(match[1])
+            above = [(at, name) for at, name in above if at < margin]
+            path = ".".join([*(name for _, name in above), match[2]])
+            above.append((margin, match[2]))
+            rows.append([f"`{path}`", cell(match[3]), match[4] or f"`{match[5]}`", ""])
+        elif rows and line.strip() and line.strip() != "fields:":
+            rows[-1][3] = f"{rows[-1][3]} {cell(line.strip())}".strip()
+    if rows:
+        found += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        found += [f"| {' | '.join(row)} |" for row in rows]
+    return found if rows else found[:-1]
+
+
+def paragraph(part: str) -> list[str]:
+    """Return a paragraph; one with margins of its own as it is."""
+    lines = part.splitlines()
+    if part.startswith("inputs:"):
+        inputs, outputs = (line.partition(":")[2].strip() for line in lines)
+        return [f"Inputs: {plain(inputs)}. Outputs: {plain(outputs)}."]
+    if any(line.startswith(" ") for line in lines):
+        return ["```text", *lines, "```"]
+    return [plain(line) for line in lines]
+
+
+def cell(text: str) -> str:
+    return plain(text).replace("|", "\\|")
+
+
+def plain(text: str) -> str:
+    """Return text in which only backquotes are Markdown."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*_<\[])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def commands_page() -> str:

@@ -24,7 +24,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from declarative_train.app.api.compiling import lint_recipe
 from declarative_train.app.commands.tensorboard import page_with_losses_first
+from declarative_train.core.diagnostics.render import render
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -54,6 +56,7 @@ def main() -> int:
         here = Path(folder)
         (here / "recipes").symlink_to(ROOT / "recipes")
         terminal(here, shoot)
+        mistake_and_plan(here, shoot)
         runs(here)
         tensorboard(here, shoot)
     for path in sorted(IMAGES.glob("*.png")):
@@ -154,6 +157,29 @@ def terminal(here: Path, shoot: Shoot) -> None:
         seen = pane("-e")
     finally:
         subprocess.run([*tmux, "kill-server"], check=False, timeout=20)
+    shoot_text(here, shoot, seen, "terminal.png")
+
+
+def mistake_and_plan(here: Path, shoot: Shoot) -> None:
+    """Save screenshots of a mistake and of the part of a plan that shows its ranks and their schedule."""
+    recipe = (ROOT / "recipes" / "digits_mlp.yaml").read_text()
+    (here / "digits.yaml").write_text(
+        recipe.replace("out_features: 10", "out_feature: 10").replace("path: ", "path: recipes/")
+    )
+    words = ["lint", "digits.yaml"]
+    linted = lint_recipe(str(here / "digits.yaml"))
+    printed = render(linted.diagnostics, linted.texts, format="full", color=True).replace(f"{here}/", "")
+    shoot_text(here, shoot, f"$ dtrain {' '.join(words)}\n{printed}", "mistake.png")
+    words = ["plan", "recipes/large_model_pipeline.yaml"]
+    done = subprocess.run([*DTRAIN, *words], cwd=here, capture_output=True, text=True, timeout=200)
+    lines = done.stdout.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("layout"))
+    last = next(number for number, line in enumerate(lines) if line.startswith("files"))
+    shoot_text(here, shoot, "\n".join([f"$ dtrain {' '.join(words)}", "...", *lines[first:last]]), "plan.png")
+
+
+def shoot_text(here: Path, shoot: Shoot, seen: str, name: str) -> None:
+    """Save a picture of text with the colours of a terminal."""
     console = Console(record=True, width=116, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     console.print(Text.from_ansi(seen.rstrip()))
     page = console.export_html(theme=MONOKAI, inline_styles=True)
@@ -162,7 +188,7 @@ def terminal(here: Path, shoot: Shoot) -> None:
     )
     (here / "terminal.html").write_text(page.replace("</head>", style))
     lines = seen.rstrip().count("\n") + 1
-    shoot((here / "terminal.html").as_uri(), IMAGES / "terminal.png", 1100, 36 + 20 * lines)
+    shoot((here / "terminal.html").as_uri(), IMAGES / name, 1100, 36 + 20 * lines)
 
 
 def wait_for(happened: Callable[[], bool], timeout_s: float) -> None:

@@ -224,6 +224,13 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_recipe_of_the_gallery_has_a_card_and_a_row() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    names = sorted(path.stem for path in (ROOT / "recipes" / "gallery").glob("*.yaml"))
+    assert sorted(re.findall(r"\(images/gallery/(\w+)\.svg\)", text)) == names
+    assert sorted(re.findall(r"^\| \[(\w+)\]", text, re.M)) == names
+
+
 def test_the_mistake_in_the_readme_looks_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One letter less in the recipe of the same page."""
     own = [block for block in ALL if block.page.name == "README.md"]
