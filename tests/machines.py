@@ -13,7 +13,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +52,14 @@ class Machine:
         _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
         _check(libc.mount(self.hosts.encode(), b"/etc/hosts", None, MS_BIND, None))
         _check(libc.sethostname(self.name.encode(), len(self.name)))
+        real = time.time
+        time.time = lambda: real() - self._clock_s()
+
+    def _clock_s(self) -> float:
+        """Return by how much the clock of this machine is behind."""
+        with suppress(OSError, ValueError):  # the folder is gone, or the file is being written
+            return float(Path(f"{self.hosts}.clock").read_text())
+        return 0.0
 
     def start(self, module: str, *words: str, cwd: Path | None = None) -> started.Started:
         process = started.start(module, *words, cwd=cwd, machine=self)
@@ -60,14 +70,41 @@ class Machine:
         """Lose every packet to and from this machine, as if a cable was pulled: neither side gets a message."""
         ip(f"-n {self.bridge} link set {self.end} down")
 
+    def plug_cable_in(self) -> None:
+        ip(f"-n {self.bridge} link set {self.end} up")
+
+    def set_clock_back(self, seconds: float) -> None:
+        """Let the processes that were started on this machine read an earlier time of day, from now on."""
+        Path(f"{self.hosts}.clock").write_text(str(seconds))
+
 
 def _check(code: int) -> None:
     if code:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def ip(line: str) -> None:
-    subprocess.run(["ip", *line.split()], capture_output=True, text=True, timeout=20, check=True)
+def ip(line: str) -> str:
+    return subprocess.run(["ip", *line.split()], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@contextmanager
+def slow_cable(machine: Machine, made: list[Machine], delay_s: float, loss: float) -> Iterator[None]:
+    """Delay every packet to and from a machine, one of those that were made, and lose a share of them."""
+    inner, outer, bridge = f"{machine.end}i", f"{machine.end}o", machine.bridge
+    ip(f"-n {bridge} link add {inner} type veth peer name {outer}")
+    ip(f"-n {bridge} link set {inner} master br0 up")
+    ip(f"-n {bridge} link set {outer} up")
+    ip(f"-n {bridge} link set {machine.end} nomaster")
+    python = (sys.executable, "-m", "tests.slow_cable")
+    for each in made:
+        ip(f"netns exec {each.namespace} {' '.join(python)} eth0")
+    words = (machine.end, outer, str(delay_s), str(loss))
+    carrier = subprocess.Popen(["ip", "netns", "exec", bridge, *python, *words])
+    try:
+        yield
+    finally:
+        carrier.kill()
+        carrier.wait()
 
 
 @contextmanager
@@ -115,5 +152,6 @@ def _add(each: Machine, made: list[Machine]) -> None:
     own_address = f"{each.address}/64 dev eth0 nodad" if ":" in each.address else f"{each.address}/24 dev eth0"
     ip(f"-n {each.namespace} addr add {own_address}")
     ip(f"-n {each.namespace} link set eth0 up")
+    each.set_clock_back(0)
     lines = [f"{'127.0.1.1' if other is each else other.address} {other.name}" for other in made]
     Path(each.hosts).write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))

@@ -155,10 +155,11 @@ def family(pid: int) -> list[int]:
 def ranks_below(agent: Started) -> dict[int, int]:
     """Return the process of each rank of an agent."""
     own, found = family(agent.pid), {}
-    for path in Path(tempfile.gettempdir()).glob("dtrain-*/pid_*[0-9]"):
+    for folder in Path(tempfile.gettempdir()).glob("dtrain-*"):
         with suppress(OSError):  # of another run, which has ended meanwhile
-            if (pid := int(path.read_text())) in own:
-                found[int(path.name.removeprefix("pid_"))] = pid
+            for path in folder.glob("pid_*[0-9]"):
+                if (pid := int(path.read_text())) in own:
+                    found[int(path.name.removeprefix("pid_"))] = pid
     return found
 
 

@@ -37,8 +37,9 @@ LIMITS_S = {
     "DTRAIN_SAVE_S": 600.0,  # for a checkpoint in progress when the grace is over
     "DTRAIN_TIMEOUT_S": 600.0,  # for collective operations
     "DTRAIN_STORE_S": 300.0,  # in which a save to an object store is tried again
+    "DTRAIN_START_S": 1800.0,  # for all nodes and ranks to start, and for the first to read the data and compile
 }
-Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S", "DTRAIN_STORE_S"]
+Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S", "DTRAIN_STORE_S", "DTRAIN_START_S"]
 VICTIM_WAIT_S = 1.5
 # messages of gloo, TCPStore and NCCL when another process is gone
 _PEER_LOSS = (

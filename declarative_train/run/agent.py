@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from declarative_train.core.secrets import record_variable
 from declarative_train.engine.devices import num_gpus
-from declarative_train.engine.failures import RunFailure, describe_failure, read_failures
+from declarative_train.engine.failures import RunFailure, describe_failure, limit_s, read_failures
 from declarative_train.run.coordinator import LOST_S, Coordinator
 from declarative_train.run.heartbeat import read_beats
-from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, report_wait, take
+from declarative_train.run.launcher_rendezvous import put, report_wait, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order
-from declarative_train.run.network import allow_connections, choose_interface
+from declarative_train.run.network import allow_connections, choose_interface, is_own_address
 from declarative_train.run.processes import (
     LATE,
     NodeRanks,
@@ -147,7 +147,8 @@ class Agent:
             if index > 0:
                 check_disk(job, self.status.host, (assignment.places[0].host,))
             code, deaths = launch_ranks(self._ranks, self._look_at_round)
-            failures = [each for each in read_failures(job.failures_dir) if each.rank in mine]
+            found = [*read_failures(job.failures_dir), *read_failures(scratch)]
+            failures = [each for each in found if each.rank in mine]
             late = (scratch / LATE).read_text() if (scratch / LATE).exists() else None
             result = NodeResult(code, deaths, tuple(failures), late)
         except RunFailure as failure:
@@ -222,6 +223,9 @@ def open_head(seat: Seat) -> Head:
     """Open the store at the head. Raises RunFailure, for example if the port is in use."""
     from declarative_train.run.rendezvous import listen
 
+    if not is_own_address(seat.head):
+        where = f"{seat.head} is not an address of {socket.gethostname()}, which is node 0"
+        say([f"dtrain: warning: {where}; help: number the nodes from 0, which runs at the address of {seat.key}"])
     return Head(listen(seat.head, seat.port, f"the port of {seat.key}"))
 
 
@@ -355,7 +359,8 @@ def _reach(seat: Seat, watch: StopRequest) -> Store | None:
     answer in time."""
     from declarative_train.run.rendezvous import connect
 
-    deadline_s, why = time.monotonic() + COMPILE_TIMEOUT_S, ""
+    most_s, why = limit_s("DTRAIN_START_S"), ""
+    deadline_s = time.monotonic() + most_s
     with report_wait(lambda: f"node 0 at {seat.address}{f': {why}' if why else ''}"):
         while not watch.is_asked:
             try:
@@ -365,7 +370,7 @@ def _reach(seat: Seat, watch: StopRequest) -> Store | None:
                 why = (getattr(error, "strerror", None) or str(error)).lower()
             if time.monotonic() > deadline_s:
                 raise RunFailure(
-                    f"node 0 at {seat.address} did not answer within {COMPILE_TIMEOUT_S:.0f} s ({why}); help: check "
+                    f"node 0 at {seat.address} did not answer within {most_s:.0f} s ({why}); help: check "
                     "that it runs, and that no firewall blocks it"
                 )
             time.sleep(PAUSE_S)

@@ -132,9 +132,9 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Return whether some rank's save cannot reach its store at the moment. All ranks call this together and get
-        the same answer."""
-        is_stuck = self.is_writing and self._retry.reason is not None
+        """Wait for a save to an object store as long as the store answers, and return whether it does not. All ranks
+        call this together and get the same answer."""
+        is_stuck = not self.store.is_local and self._retry.gets_stuck(lambda: self.is_writing)
         if self.store.is_local or not isinstance(self._engine.ranks, Ranks):
             return is_stuck
         return bool(self._engine.ranks.sum(torch.tensor([float(is_stuck)])).item())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative_train.core.amounts import in_ranges
 from declarative_train.core.secrets import list_variables
-from declarative_train.engine.failures import Failure, RunFailure
+from declarative_train.engine.failures import Failure, RunFailure, limit_s
 from declarative_train.run.heartbeat import SILENT_S, Pace, describe_stuck, time_stuck
-from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, take
+from declarative_train.run.launcher_rendezvous import put, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order, Place
 from declarative_train.run.processes import explain_failure, resume_hint, say, unsaved_message
 from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, code_without_save
@@ -181,8 +181,8 @@ class Coordinator:
         numbers = {seen.status.node for seen in present}
         missing = [node for node in range(wanted) if node not in numbers][: wanted - len(present)]
         awaited = f"{'nodes' if len(missing) > 1 else 'node'} {in_ranges(missing)} of {wanted}"
-        if now_s - self._since_s > COMPILE_TIMEOUT_S:
-            self.finish(EXIT_FAILED, [f"dtrain: {awaited} did not start within {COMPILE_TIMEOUT_S:.0f} s"])
+        if now_s - self._since_s > (most_s := limit_s("DTRAIN_START_S")):
+            self.finish(EXIT_FAILED, [f"dtrain: {awaited} did not start within {most_s:.0f} s (DTRAIN_START_S)"])
         elif awaited != self._order.awaited or self._order.do != "wait":
             self._send(Order("wait", self._number, awaited=awaited))
 

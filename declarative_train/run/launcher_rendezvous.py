@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from declarative_train.core.amounts import in_ranges
 from declarative_train.engine.devices import VisibleDevices
-from declarative_train.engine.failures import RunFailure
+from declarative_train.engine.failures import RunFailure, limit_s
 from declarative_train.engine.launchers import find_launcher, local_rank
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-COMPILE_TIMEOUT_S = 1800.0  # for all ranks to start, and for rank 0 to read the data and compile
 FIRST_REPORT_S = 10.0  # time until a wait is first reported
 ARRIVALS_S = 0.02  # between two checks for new ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
@@ -53,14 +52,15 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
         gone = [each for each in range(world) if not store.check([f"devices/{each}"])]
         return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
 
-    answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
+    answered, most_s = 0, limit_s("DTRAIN_START_S")
+    deadline_s = time.monotonic() + most_s
     with report_wait(missing):
         while not store.check([f"devices/{each}" for each in range(world)]):
             while answered < lasting.add("arrivals", 0):
                 answered += 1
                 put(lasting, f"attempt/{answered}", number)
             if time.monotonic() > deadline_s:
-                raise RunFailure(f"{missing()} did not start within {COMPILE_TIMEOUT_S:.0f} s")
+                raise RunFailure(f"{missing()} did not start within {most_s:.0f} s")
             time.sleep(ARRIVALS_S * max(1, world // 64))  # a check asks for every rank
     return store, lasting
 
@@ -81,7 +81,7 @@ def _reach(rank: int) -> Store:
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     if not port.isdigit():
         raise RunFailure(f"MASTER_PORT is `{port}`, not a number; help: set it to a free port of rank 0's machine")
-    limit = timedelta(seconds=COMPILE_TIMEOUT_S)
+    limit = timedelta(seconds=limit_s("DTRAIN_START_S"))
     if rank == 0 and not has_agent_store():
         from declarative_train.run.rendezvous import listen
 
@@ -94,7 +94,7 @@ def _reach(rank: int) -> Store:
             return TCPStore(address, int(port), None, False, limit)
     except DistNetworkError:
         raise RunFailure(
-            f"rank 0 at {address}, port {port}, did not answer within {COMPILE_TIMEOUT_S:.0f} s; help: check that it "
+            f"rank 0 at {address}, port {port}, did not answer within {limit.seconds} s; help: check that it "
             "runs, and that no firewall blocks it"
         ) from None
 

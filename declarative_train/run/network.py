@@ -63,6 +63,12 @@ def interface_to(address: str) -> str | None:
     return others[0] if others else LOOPBACK
 
 
+def is_own_address(address: str) -> bool:
+    """Return whether an address, or a name, is one of this machine. An unknown name counts as one."""
+    own = _own_address_to(address)
+    return own is None or own in {ip_address(found[4][0]) for found in socket.getaddrinfo(address, None)}
+
+
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
     """Return the address that this machine sends from, None if `address` cannot be reached."""
     try:

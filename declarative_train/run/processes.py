@@ -187,7 +187,8 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         code = (job.work or run_rank)(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
-        if not write_failure(job.failures_dir, failure) and not failure.is_peer_loss:
+        is_written = any(write_failure(folder, failure) for folder in (job.failures_dir, scratch))  # a disk may be full
+        if not is_written and not failure.is_peer_loss:
             say([f"dtrain: {headline(failure, ranks.num_ranks)}"])
         flush()
         if failure.is_peer_loss:

@@ -3,6 +3,7 @@ compiles. The times are those of its waits."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from declarative_train.plan.plan import Plan
@@ -15,5 +16,5 @@ def broken() -> tuple[Plan | None, int]:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        launcher_rendezvous.FIRST_REPORT_S, launcher_rendezvous.COMPILE_TIMEOUT_S = map(float, sys.argv[1:])
+        launcher_rendezvous.FIRST_REPORT_S, os.environ["DTRAIN_START_S"] = float(sys.argv[1]), sys.argv[2]
     torchrun.run_as_rank(broken)

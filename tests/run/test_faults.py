@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 
 from declarative_train.run.event import RunEnded, RunStarted, StepDone
-from tests.engine.made_recipes import write_data
+from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.faults import (
     FAULTS,
     HEAD,
     KILL,
     PAGE,
+    TWO,
     Fault,
     Running,
     row,
     send,
-    start_agent,
-    start_two,
     try_fault,
 )
 from tests.machines import machines
@@ -64,22 +63,21 @@ def train(folder: Path, num_kills: int, steps: int) -> Running:
     write_data(folder)
     choice = random.Random(SEED)
     changes = {"training": {"steps": steps}, "layout": {"max_restarts": 3}, "logging": {"every": "50 steps"}}
+    write_recipe(folder, merged(merged(DIGITS, TWO), changes))
     with machines(2) as made:
-        run = start_two(folder, made, changes)
+        run = Running(folder, made, [])
+        run.start()
         saved = 0
         for _ in range(num_kills):
             saved = run.wait_for_checkpoint(saved)
             node, victim = choice.randrange(2), choice.choice(["rank", "agent", "node"])
             agent = run.agents[node]
-            pids = {
-                "rank": [*ranks_below(agent).values()],
-                "agent": [agent.pid],
-                "node": [*reversed(family(agent.pid))],
-            }[victim]
-            send(KILL, *pids)
+            own = family(agent.pid)
+            pids = {"rank": [*ranks_below(agent).values()], "agent": own[:1], "node": own[::-1]}
+            send(KILL, *pids[victim])
             if victim != "rank":
                 finish(agent)
-                run.agents[node] = start_agent(made[node], node, str(folder / "made.yaml"), made[0])
+                run.start_agent(node)
         said = [finish(agent, timeout=100) for agent in run.agents]
     assert [code for code, _, _ in said] == [0, 0], said
     return run

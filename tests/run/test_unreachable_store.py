@@ -148,7 +148,6 @@ def test_a_store_that_is_away_for_good_ends_the_run_with_one_message(
     assert "the checkpoint of step 10 cannot be written to bucket://" in line
     assert REFUSAL in line
     assert "continue from step 5, as soon as bucket://" in said
-    assert done.of(StepDone)[-1].step > 10
 
 
 @pytest.mark.parametrize("way", WHO)
@@ -235,6 +234,19 @@ def test_a_slow_store_delays_no_step(tmp_path: Path, bucket: str, monkeypatch: p
     assert event.seconds > 0.1
     assert done.code == 0
     assert {5, 10, 15, 20, 21} <= set(saved(done))
+
+
+def test_a_store_that_does_not_answer_delays_no_step(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that hangs is neither refused nor over when the next checkpoint is due."""
+    monkeypatch.setattr(retry, "LATE_S", 0.1)
+    (hangs := tmp_path / "slow").write_text("0")
+    at_steps(monkeypatch, {9: lambda: hangs.write_text("3"), 19: lambda: hangs.write_text("0")})
+    done = go(tmp_path, bucket, "single")
+    assert done.code == 0
+    assert 15 not in saved(done)
+    assert warnings(done)[0] == "no checkpoint of step 15: that of step 10 is still being written"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("bucket"), PermissionError(13, "denied"), CheckpointFailure("no")])

@@ -12,6 +12,8 @@ from declarative_train.engine.failures import CheckpointFailure, first_line, lim
 Result = TypeVar("Result")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+LOOK_S = 0.02
+LATE_S = 5.0  # a store that has not answered for so long may be unreachable
 FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing bucket, refused credentials
 
 
@@ -24,13 +26,24 @@ class Retry:
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None
+        self._begun_s: float | None = None  # when the current attempt began
         self._limit_s = limit_s
         self._deadline_s: float | None = None
+
+    def gets_stuck(self, is_writing: Callable[[], bool]) -> bool:
+        """Wait while a save in another thread is writing; return True as soon as an operation has failed or is late."""
+        while is_writing():
+            begun_s = self._begun_s
+            if self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S):
+                return True
+            time.sleep(LOOK_S)
+        return False
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
         """Return the result of an operation, repeated until it succeeds. Raises its last exception."""
         pause_s = FIRST_PAUSE_S
         while True:
+            self._begun_s = time.monotonic()
             try:
                 result = operation()
             except FINAL:
@@ -46,7 +59,7 @@ class Retry:
                 time.sleep(min(pause_s * random.uniform(0.5, 1.5), max(self._deadline_s - now_s, 0.0)))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
-                self.reason = None
+                self.reason = self._begun_s = None
                 return result
 
 
