@@ -245,10 +245,10 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
-    key, counting = (place.data_index, place.pipeline_index), None
-    if place.context is not None:
-        key, counting = (*key, place.context.rank), place.sums
-    return RankContext(place.data.size, key, groups, counting)
+    key = (place.data_index, place.pipeline_index)
+    if place.context is None:
+        return RankContext(place.data.size, key, groups)
+    return RankContext(place.data.size, (*key, place.context.rank), groups, place.sums)
 
 
 def slots_of(plan: Plan) -> BatchSpec:

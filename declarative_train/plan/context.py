@@ -8,6 +8,7 @@ from dataclasses import replace
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.check_objective import Edges
 from declarative_train.graph.context_cuts import find_mixing
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.cuts import positions_not_divided
@@ -25,7 +26,7 @@ def divide_positions(
     graph, size = lowered.graph, layout.size("context")
     lengths = [spec.shape[:1] for spec in graph.inputs.values()]
     length = lengths[0][0] if lengths and lengths[0] else 0
-    others = [axis for axis in ("pipeline", "expert", "tensor") if layout.has(axis)]  # type: ignore[arg-type]
+    others = [axis.name for axis in layout.mesh if axis.name not in ("replicate", "shard", "context")]
     reason = ""
     if others:
         reason = f"the axes `context` and `{others[0]}` are not used together"
@@ -35,7 +36,7 @@ def divide_positions(
         reason = find_mixing(graph, length, recipe.plugins) or next(_find_whole(lowered, length), "")
     if reason:
         return None, [positions_not_divided(recipe.span("parallelism.context"), reason)]
-    edges = [each.edges for each in (*lowered.terms, *lowered.measures)]
+    edges = [*(term.edges for term in lowered.terms), *(measure.edges for measure in lowered.measures)]
     read = {name for each in edges for name in (each.target, each.mask) if name is not None}
     names = tuple(sorted({*graph.inputs, *(lowered.sources.get(name, name) for name in read)} - graph.outputs.keys()))
     return replace(layout, context=ContextPlan(length, names)), []
@@ -43,15 +44,21 @@ def divide_positions(
 
 def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
     """Yield why losses and metrics need all positions of a row."""
-    for what, name, component, edges, known in (
-        *(("loss", each.name, each.component, each.edges, LOSSES) for each in lowered.terms),
-        *(("metric", each.name, each.component, each.edges, METRICS) for each in lowered.measures),
-    ):
-        read = [value for value in (edges.input, edges.target, edges.mask) if value is not None]
-        whole = [value for value in read if lowered.specs[value].shape[:1] != (length,)]
-        if whole:
-            yield f"the {what} `{name}` reads `{whole[0]}`, which has no positions"
-        elif getattr(component, "class_dim", -1) == 1:
-            yield f"the {what} `{name}` has its classes in front of the positions"
-        elif component.type not in known or not getattr(component, "per_item", True):
-            yield f"the {what} `{name}` reads all positions of a row"
+    for term in lowered.terms:
+        is_own = term.component.per_item and term.component.type in LOSSES
+        class_dim = getattr(term.component, "class_dim", -1)
+        yield from _find_in(lowered, length, f"the loss `{term.name}`", term.edges, class_dim, is_own)
+    for each in lowered.measures:
+        is_own = each.component.type in METRICS
+        yield from _find_in(lowered, length, f"the metric `{each.name}`", each.edges, each.class_dim, is_own)
+
+
+def _find_in(lowered: Lowered, length: int, what: str, edges: Edges, class_dim: int, is_own: bool) -> Iterator[str]:
+    read = [value for value in (edges.input, edges.target, edges.mask) if value is not None]
+    whole = [value for value in read if lowered.specs[value].shape[:1] != (length,)]
+    if whole:
+        yield f"{what} reads `{whole[0]}`, which has no positions"
+    elif class_dim == 1:
+        yield f"{what} has its classes in front of the positions"
+    elif not is_own:
+        yield f"{what} may read all positions of a row"

@@ -403,7 +403,157 @@ model:
     + LOSS
 )
 
+# small models of the families that are most used, of 8 tokens; their layers are divided over up to 4 ranks
+FAMILY_TOKENS = 8
+FAMILIES = {
+    "gpt": """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm1: {{type: layer_norm}}
+        attn: {{type: self_attention, heads: 4, causal: true}}
+        mid: x + attn
+        norm2: {{type: layer_norm}}
+        up: {{type: linear, out_features: 32}}
+        act: {{type: gelu}}
+        down: {{type: linear, out_features: 16}}
+        out: mid + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 48, embedding_dim: 16, input: tokens}}
+    pos: {{type: learned_positions}}
+    layers: {{type: block, repeat: 4}}
+    norm: {{type: layer_norm}}
+    logits: {{type: linear, out_features: 48, bias: false}}
+  parameters: {{logits.weight: {{tie: embed.weight}}}}
+""",
+    "llama": """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm1: {{type: rms_norm}}
+        attn: {{type: self_attention, heads: 8, kv_heads: 4, causal: true, rotary: {{}}, bias: false, fused: false}}
+        mid: x + attn
+        norm2: {{type: rms_norm}}
+        gate: {{type: linear, out_features: 24, bias: false}}
+        up: {{type: linear, out_features: 24, bias: false, input: norm2}}
+        both: silu(gate) * up
+        down: {{type: linear, out_features: 16, bias: false}}
+        out: mid + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 48, embedding_dim: 16, input: tokens}}
+    layers: {{type: block, repeat: 4}}
+    norm: {{type: rms_norm}}
+    logits: {{type: linear, out_features: 48, bias: false}}
+""",
+    "gemma": """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm1: {{type: rms_norm, zero_centered: true}}
+        attn: {{type: self_attention, heads: 8, kv_heads: 4, head_width: 4, causal: true, rotary: {{}}, bias: false,
+                window: 3, softcap: 20, qk_norm: true, qk_norm_zero_centered: true}}
+        after1: {{type: rms_norm, zero_centered: true}}
+        mid: x + after1
+        norm2: {{type: rms_norm, zero_centered: true}}
+        gate: {{type: linear, out_features: 24, bias: false}}
+        up: {{type: linear, out_features: 24, bias: false, input: norm2}}
+        both: gelu(gate) * up
+        down: {{type: linear, out_features: 16, bias: false}}
+        after2: {{type: rms_norm, zero_centered: true}}
+        out: mid + after2
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 48, embedding_dim: 16, input: tokens}}
+    scaled: embed * 4
+    layers: {{type: block, repeat: 4}}
+    norm: {{type: rms_norm, zero_centered: true}}
+    logits: {{type: linear, out_features: 48, bias: false}}
+  parameters: {{logits.weight: {{tie: embed.weight}}}}
+""",
+    "bert": """
+model:
+  blocks:
+    block:
+      inputs: [x, keep]
+      graph:
+        attn: {{type: self_attention, heads: 4, inputs: {{x: x, mask: keep}}}}
+        sum1: x + attn
+        norm1: {{type: layer_norm}}
+        up: {{type: linear, out_features: 32}}
+        act: {{type: gelu}}
+        down: {{type: linear, out_features: 16}}
+        sum2: norm1 + down
+        norm2: {{type: layer_norm}}
+      output: norm2
+  graph:
+    keep: tokens != 5
+    embed: {{type: embedding, num_embeddings: 48, embedding_dim: 16, input: tokens}}
+    types: {{type: token_types, num_types: 2}}
+    pos: {{type: learned_positions}}
+    norm: {{type: layer_norm}}
+    layers: {{type: block, repeat: 4, inputs: {{x: norm, keep: keep}}}}
+    transform: {{type: linear, out_features: 16}}
+    act: {{type: gelu}}
+    last: {{type: layer_norm}}
+    logits: {{type: linear, out_features: 48, bias: false}}
+  parameters: {{logits.weight: {{tie: embed.weight}}}}
+""",
+    "vit": """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm1: {{type: layer_norm}}
+        attn: {{type: self_attention, heads: 4}}
+        mid: x + attn
+        norm2: {{type: layer_norm}}
+        up: {{type: linear, out_features: 32}}
+        act: {{type: gelu}}
+        down: {{type: linear, out_features: 16}}
+        out: mid + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
+    image: reshape(embed, B, 2, 8, 8)
+    patches: {{type: conv2d, out_channels: 16, kernel_size: 2, stride: 2}}
+    rows: transpose(flatten(patches, 2), 1, 2)
+    token: {{type: class_token}}
+    pos: {{type: learned_positions}}
+    layers: {{type: block, repeat: 4}}
+    norm: {{type: layer_norm}}
+    first: "norm[:, 0]"
+    head: {{type: linear, out_features: 88}}
+    logits: reshape(head, B, 8, 11)
+""",
+    "mlp": """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 4, input: tokens}}
+    flat: {{type: flatten}}
+    a: {{type: linear, out_features: 32}}
+    act_a: {{type: relu}}
+    b: {{type: linear, out_features: 24}}
+    act_b: {{type: relu}}
+    c: {{type: linear, out_features: 32}}
+    act_c: {{type: relu}}
+    d: {{type: linear, out_features: 24}}
+    act_d: {{type: relu}}
+    head: {{type: linear, out_features: 88}}
+    logits: reshape(head, B, 8, 11)
+""",
+}
+
 MODELS = {
+    **{name: model + LOSS for name, model in FAMILIES.items()},
     "plain": PLAIN,
     "skip": SKIP,
     "terms": TERMS,
@@ -460,6 +610,10 @@ class Cell:
         }
         head = TEXTS if self.model == "packed" else HEAD
         return (head + MODELS[self.model] + TAIL).format(**values)
+
+    @property
+    def num_tokens(self) -> int:
+        return FAMILY_TOKENS if self.model in FAMILIES else NUM_TOKENS
 
 
 SCHEDULES = {
@@ -623,6 +777,13 @@ def cells() -> tuple[Cell, ...]:
     found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided, *map(sequence, divided))]
     adapted = (tensor(2), tensor(4), sequence(tensor(2)), *(tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b")))
     found += [Cell(*each, 2, "masked", "adapted") for each in (SINGLE, *adapted)]
+    # families of models, divided
+    whole = [tensor(2), tensor(4), *(tensor(2, rest, 2) for rest in ("fsdp", "1f1b")), tensor(2, "hybrid", 4)]
+    by_tokens = [tensor(2), tensor(4), *(tensor(2, rest, 2) for rest in ("ddp", "zbv"))]
+    for model in FAMILIES:
+        found += [Cell(*each, 2, "masked", model) for each in (SINGLE, *whole, *map(sequence, by_tokens))]
+    divided = [context(2), context(4), context(2, "ddp", 2), context(2, "fsdp", 2)]
+    found += [Cell(*each, 2, "masked", model) for model in ("gpt", "llama", "gemma", "bert") for each in divided]
     # positions that the ranks of `context` divide
     divided = [context(2), context(2, "ddp", 2), context(2, "fsdp", 2)]
     found += [

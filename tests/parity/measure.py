@@ -29,7 +29,7 @@ from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from tests.engine.parity import FLOOR, record_plan
-from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
+from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, VOCABULARY, Cell
 
 BOUND = 1e-10
 NUM_TEXTS = 62  # packed into more rows than a step takes, and fewer than two
@@ -69,10 +69,10 @@ def plan_of(cell: Cell, folder: Path) -> Plan:
     data = folder / ("texts.jsonl" if cell.model == "packed" else "data.npz")
     random = np.random.default_rng(5)
     count = NUM_SAMPLES[cell.rows]
-    tokens = random.integers(0, VOCABULARY, (count, NUM_TOKENS))
-    following = random.integers(1, VOCABULARY, (count, NUM_TOKENS))
+    tokens = random.integers(0, VOCABULARY, (count, cell.num_tokens))
+    following = random.integers(1, VOCABULARY, (count, cell.num_tokens))
     if cell.rows == "masked":  # between none and all of a row
-        following[random.random((count, NUM_TOKENS)) < random.random((count, 1))] = 0
+        following[random.random((count, cell.num_tokens)) < random.random((count, 1))] = 0
     if cell.model == "packed":
         sizes = random.integers(1, 24, NUM_TEXTS)
         texts = ["".join(map(chr, random.integers(97, 123, size))) for size in sizes]

@@ -126,7 +126,7 @@ def _count_received(part: DevicePart, placement: Placement) -> int:
     wires = placement.pipes.wires
     ahead = sum(wires[number - 1].forward for number in part.numbers if number)
     back = sum(wires[number].backward for number in part.numbers if number < len(wires))
-    return (ahead + back) * placement.rows * placement.num_microbatches
+    return round((ahead + back) * placement.rows * placement.num_microbatches)
 
 
 def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) -> int:

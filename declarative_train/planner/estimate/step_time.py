@@ -207,7 +207,7 @@ def _moved_s(elements: float, model: ModelFacts, machine: Machine) -> float:
     return elements * COMPUTE_BYTES[model.precision] / machine.memory_per_s
 
 
-def _loss_s(model: ModelFacts, rows: int, machine: Machine) -> float:
+def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
     """Return the seconds of the losses, forward and backward, which compute in float32."""
     moved_s = LOSS_PASSES * 4 * model.scored * rows / machine.memory_per_s
     return max(moved_s, LOSS_CALLS * machine.constants.call_s)

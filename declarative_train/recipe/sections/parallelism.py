@@ -103,8 +103,9 @@ class Axes(Section):
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
-            inner = (("expert", self.expert), ("tensor", self.tensor), ("context", self.context))
-            return next((word for word, axis in inner if axis is not None), "single")  # type: ignore[return-value]
+            if self.expert is not None:
+                return "expert"
+            return "tensor" if self.tensor is not None else "single" if self.context is None else "context"
         return "ddp" if self.data.shard is None else "fsdp"
 
     @property

@@ -40,11 +40,11 @@ class ContextRanks:
 
     def _gather(self, x: Tensor) -> Tensor:
         # (B, ranks, 2, chunk, ...): the second chunks of the ranks follow the first ones in falling order
-        parts = self._peers.gather_tokens(x).unflatten(1, (-1, 2, self.chunk))
+        parts = self._peers.gather_tokens(x).reshape(len(x), -1, 2, self.chunk, *x.shape[2:])
         return torch.cat([parts[:, :, 0], parts[:, :, 1].flip(1)], 1).flatten(1, 2)
 
     def _sum(self, gradient: Tensor) -> Tensor:
-        parts = gradient.unflatten(1, (-1, self.chunk))
+        parts = gradient.reshape(len(gradient), -1, self.chunk, *gradient.shape[2:])
         half = parts.shape[1] // 2
         return self._peers.sum_tokens(torch.stack([parts[:, :half], parts[:, half:].flip(1)], 2).flatten(1, 3))
 
