@@ -85,6 +85,7 @@ bench: $(VENV)/.installed-dev
 planner: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.planner
 	$(BIN)/python -m tests.planner.times
+	$(BIN)/python -m tests.planner.cpu_times
 
 parity: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.parity

@@ -14,6 +14,7 @@ import numpy as np
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.planner.calibration import calibrate_to_rows, write_calibration
 from declarative_train.planner.estimate.constants import DEFAULT, MEGATRON, Machine
+from tests.planner.cpu_times import part_of, with_part
 from tests.planner.measure import compiled
 from tests.planner.shipped import ROOT
 from tests.planner.vtrain import SEED, Row, divide, errors, ordered, predicted_ms, read_rows
@@ -219,5 +220,5 @@ def error_after_one_row(rows: Sequence[Row]) -> float:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    PAGE.write_text(with_part(page(), part_of(PAGE.read_text())))
     sys.exit(0)
