@@ -19,6 +19,7 @@ from declarative_train.plan.adapters import check_adapters, check_base, paramete
 from declarative_train.plan.checks.parameters import (
     init_does_not_fit,
     muon_on_embedding,
+    muon_on_experts,
     nothing_trains,
     optimizer_does_not_fit,
     tie_does_not_fit,
@@ -213,4 +214,7 @@ def _check_optimizers(
         tables = [name for name in shapes if _type_of(name, types) in EMBEDDINGS]
         if optimizer.type == "muon" and tables:
             diagnostics.append(muon_on_embedding(span, tables))
+        stacked = [name for name in shapes if types.get(name.rpartition(".experts.")[0]) == "moe"]
+        if optimizer.type == "muon" and stacked:
+            diagnostics.append(muon_on_experts(span, stacked))
     return diagnostics

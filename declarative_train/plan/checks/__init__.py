@@ -60,6 +60,7 @@ RULES: dict[str, str] = {
     "U109": "parameters.muon_on_embedding",
     "U110": "parameters.head_is_drawn",
     "U111": "parameters.frozen_is_drawn",
+    "U112": "parameters.muon_on_experts",
     "U120": "adapters.adapts_nothing",
     "U121": "adapters.adapted_and_trained",
     "U122": "adapters.rank_is_full",

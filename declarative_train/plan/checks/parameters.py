@@ -246,6 +246,28 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     return warning("U109", span, message, hint)
 
 
+def muon_on_experts(span: Span, names: Sequence[str]) -> Diagnostic:
+    """muon-on-experts (U112)
+
+    Finds: experts of a layer `moe` that `muon` updates.
+    Why:   the matrices of all experts are stacked in one parameter, which muon would make orthogonal as a whole,
+           instead of the matrix of each expert.
+    Diff:
+        model:
+          graph:
+            act: {type: moe, experts: 4, top_k: 2, hidden: 32}
+          parameters:
+            bias: {optimizer: {type: adamw, lr: 1e-3}}
+    +       experts: {optimizer: {type: adamw, lr: 1e-3}}
+        training:
+          optimizer: {type: muon, lr: 0.02}
+    """
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    message = f"`muon` updates one matrix at a time, and `{names[0]}`{more} holds one for each expert"
+    hint = "under `model.parameters`: `experts: {optimizer: {type: adamw, lr: 3e-4}}`"
+    return error("U112", span, message, hint)
+
+
 def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
     """zeros-everywhere (G021)
 

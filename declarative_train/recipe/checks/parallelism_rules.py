@@ -265,9 +265,9 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
 def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
     """parts-refused (P024)
 
-    Finds: an optimizer that needs whole parameters, with the `tensor` axis.
-    Why:   a rank of this axis holds a part of a matrix. muon would make that part orthogonal instead of the matrix, and
-           adafactor would use the norm of the part.
+    Finds: an optimizer that needs whole parameters, with the axis `tensor` or `expert`.
+    Why:   a rank of these axes holds a part of a matrix. muon would make that part orthogonal instead of the matrix,
+           and adafactor would use the norm of the part.
     Diff:
         training:
     -     optimizer: {type: muon, lr: 0.02}
@@ -275,12 +275,14 @@ def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
         parallelism: {tensor: 2}
         layout: {gpus: 2}
     """
-    if draft.axes is None or draft.axes.tensor is None:
+    axes = draft.axes
+    axis = None if axes is None else "tensor" if axes.tensor is not None else "expert" if axes.expert else None
+    if axis is None:
         return
     for optimizer, span in _optimizers(draft):
         if not optimizer.takes_parts:
-            message = f"`{optimizer.type}` needs whole parameters, but each rank of `tensor` holds a part of them"
-            place = Related(draft.span("parallelism.tensor"), "layers are divided here")
+            message = f"`{optimizer.type}` needs whole parameters, but each rank of `{axis}` holds a part of them"
+            place = Related(draft.span(f"parallelism.{axis}"), "layers are divided here")
             yield error("P024", span, message, "use another optimizer, such as adamw, or fsdp", (place,))
 
 
