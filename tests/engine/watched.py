@@ -32,6 +32,7 @@ RINGS = {  # by the name of an operation: what it is called here, and the part o
     "_reduce_scatter_base_": ("scattered", 1),
     "reduce_scatter_": ("scattered", 1),
     "allreduce_": ("reduced", 2),
+    "alltoall_base_": ("exchanged", 1),
 }
 
 
