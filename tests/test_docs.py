@@ -25,7 +25,7 @@ from declarative_train.app.main import all_commands, command_module, main
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.run.event import EvaluationDone
 from declarative_train.run.sinks.jsonl import read_events
-from tests import shown_outputs
+from tests import shell_lines, shown_outputs
 from tests.linted import dtrain
 from tests.started import finish, start
 
@@ -309,6 +309,34 @@ def test_the_table_of_the_tutorial_gives_the_recipe_and_the_message_shown(
     capsys.readouterr()
     assert main(shlex.split(command)[2:]) == 2
     assert capsys.readouterr().err == said
+
+
+def test_every_shell_line_is_run_or_has_a_reason() -> None:
+    run = {block.page for block in ALL if block.file is not None}
+    left = [
+        (block.page.name, line)
+        for block in ALL
+        if block.language in ("console", "sh", "bash") and not block.runs and block.page not in run
+        for line in shell_lines.lines_of(block.text)
+    ]
+    assert [each for each in left if shell_lines.test_of(*each) is None] == []
+    for page, begin, what in shell_lines.ELSEWHERE:
+        assert any(name == page and line.startswith(begin) for name, line in left), (page, begin)
+        if "::" in what:
+            path, _, name = what.partition("::")
+            assert f"def {name}(" in (ROOT / "tests" / path).read_text("utf-8"), what
+    others = [
+        each for each in shell_lines.lines_of_recipes() if not each[1].startswith(f"dtrain run recipes/{each[0]}")
+    ]
+    known = shell_lines.OF_RECIPES
+    assert [each for each in others if not any(each[0] == name and each[1].startswith(at) for name, at in known)] == []
+
+
+@pytest.mark.long
+def test_the_first_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^\$ (dtrain .*)$", PAGES[0].read_text("utf-8"), re.M)
+    assert [code for _, code in map(run_line, lines)] == [0] * len(lines)
 
 
 def test_other_command_lines_name_what_is_there() -> None:

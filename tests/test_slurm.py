@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted, StepDone
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
+from tests.shell_lines import LAUNCHING, find_line
 
 Of = TypeVar("Of", bound=Event)
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -203,7 +205,7 @@ def test_a_launched_job_is_requeued_until_it_is_cancelled(
         answer("scancel", f"--signal={number}", job)
         wait_until(lambda: len(found(tmp_path, RunStarted)) > session, so_far)  # noqa: B023
         assert found(tmp_path, RunStarted)[-1].first_step == found(tmp_path, CheckpointSaved)[-1].step
-        wait_until(partial(has_left, output, 2 * session), output.read_text)
+        wait_until(partial(has_left, output, session), output.read_text)  # the agent of the node
     answer("scancel", job)
     wait_until(lambda: "JobState=CANCELLED" in answer("scontrol", "show", "job", job), so_far)
     assert [path.name for path in (tmp_path / "runs" / "made").iterdir()] == ["job"]
@@ -235,3 +237,13 @@ def test_each_element_of_an_array_is_a_run_by_itself(tmp_path: Path, slurm: None
     )
     assert len(list((tmp_path / "runs" / "made").iterdir())) == 2
     assert {event.num_ranks for event in found(tmp_path, RunStarted)} == {1}
+
+
+def test_the_documented_line_of_srun(tmp_path: Path, slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_data(tmp_path)
+    recipe = write_recipe(tmp_path, merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2, "device": "cpu"}}))
+    line = find_line(LAUNCHING, "srun ").replace("--ntasks-per-node=8", "--ntasks-per-node=2")
+    said = answer(*shlex.split(line.replace("RECIPE", str(recipe))))
+    assert [event.status for event in found(tmp_path, RunEnded)] == ["finished"], said
+    assert {event.num_ranks for event in found(tmp_path, RunStarted)} == {2}

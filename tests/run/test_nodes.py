@@ -16,6 +16,7 @@ from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunSta
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.machines import Machine, machines
+from tests.shell_lines import LAUNCHING, find_line
 from tests.started import Started, family, finish, ranks_below
 
 PORT = 29544
@@ -40,8 +41,10 @@ ENDLESS = {"training": {"epochs": None, "steps": 1_000_000}, "checkpoint": {"eve
 
 
 def agent(machine: Machine, number: int, path: str, head: str, *words: str) -> Started:
-    where = ("--node", str(number), "--head", head)
-    return machine.start("declarative_train", "run", path, *where, "--quiet", *words)
+    line = find_line(LAUNCHING, "dtrain run RECIPE --node")
+    for name, value in (("RECIPE", path), ("$NODE", str(number)), ("$HEAD", head)):
+        line = line.replace(name, value)
+    return machine.start("declarative_train", *line.split()[1:], "--quiet", *words)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from declarative_train.run.rank_job import RankJob, check_disk
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
+from tests.shell_lines import LAUNCHING, find_line
 from tests.started import Started, family, finish, start
 
 ROOT = Path(__file__).parent.parent.parent
@@ -494,3 +496,22 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     remote = RunPlace(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")
     check_disk(replace(elsewhere, place=remote), "node2", hosts, 0)
     check_disk(replace(elsewhere, plan=replace(plan, checkpoint=None)), "node2", hosts, 0)
+
+
+def test_the_documented_line_of_mpirun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("mpirun") is None:
+        assert not os.environ.get("DTRAIN_REQUIRE_SLURM")
+        pytest.skip("wants the package openmpi-bin")
+    meeting_place(monkeypatch)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    line = find_line(LAUNCHING, "mpirun ").replace("-n 16", "-n 2 --oversubscribe --allow-run-as-root")
+    line = line.replace("$HEAD", "127.0.0.1").replace("=29500", f"={os.environ['MASTER_PORT']}")
+    line = line.replace(
+        "dtrain run RECIPE", f"{sys.executable} -m declarative_train run {write_recipe(directory, TWO)}"
+    )
+    done = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    (log,) = (directory / "runs" / "made").glob("*/events.jsonl")
+    begun, *_, ended = read_events(log)
+    assert (begun.num_ranks, ended.status) == (2, "finished")  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.tools.launch.needs import needs_of
 from declarative_train.tools.launch.write import ENGINES, job_name
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
+from tests.shell_lines import LAUNCHING
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 2, "device": "auto"}, "data": {"workers": 3}}
@@ -152,6 +154,18 @@ def test_skypilot_gets_paths_that_it_copies(directory: Path) -> None:
     assert "dtrain run job/plan.json --resume" in task["run"]
     schemas = pytest.importorskip("sky.utils.schemas")
     importlib.import_module("jsonschema").validate(task, schemas.get_task_schema())
+
+
+def test_the_documented_lines_write_their_files(directory: Path) -> None:
+    recipe = write_recipe(directory, merged(merged(DIGITS, TWO), POINTS))
+    page = (ROOT / "docs" / LAUNCHING).read_text("utf-8")
+    lines = re.findall(r"^\$ dtrain (launch RECIPE .*)$", page, re.M)
+    assert {re.findall(r"--to (\w+)", line)[0] for line in lines} == set(ENGINES)
+    for number, line in enumerate(lines):
+        volume = line.replace("RECIPE", str(recipe)).replace("work:/work", f"work:{directory}")
+        words = [word for word in shlex.split(volume) if word != "--submit"]  # which tests/test_slurm.py does
+        assert main([*words, "--output", f"job_{number}"]) == 0
+        assert list((directory / f"job_{number}").glob("job.*"))
 
 
 @pytest.mark.parametrize(
