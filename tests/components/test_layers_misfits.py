@@ -114,6 +114,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("dropout2d", {}, X, "port x", "takes (B, C, H, W), `x` is (B, 6, 8)", "unsqueeze"),
     ("dropout3d", {}, X, "port x", "takes (B, C, D, H, W)", None),
     ("drop_path", {}, {"x": TOKENS}, "port x", "floating-point", None),
+    ("embedding_noise", {}, {"x": IMAGE}, "port x", "takes (B, T, D), `x` is (B, 4, 8, 6)", None),
     ("flatten", {"start_dim": 0}, X, "field start_dim", "is the batch", None),
     ("flatten", {"end_dim": 4}, X, "field end_dim", "no dimension 4", None),
     ("flatten", {"start_dim": 2, "end_dim": 1}, X, "field start_dim", "comes after `end_dim: 1`", None),

@@ -342,6 +342,19 @@ def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
     assert y.mean().item() == pytest.approx(1, abs=0.03)
 
 
+def test_noise_of_embeddings_is_uniform_and_of_the_size_of_the_paper() -> None:
+    """Jain et al., 2023, algorithm 1, as in transformers' `neftune_noise_alpha`."""
+    torch.manual_seed(0)
+    module = made("embedding_noise", {"x": SEQUENCE}, alpha=5)
+    x = random(500, 6, 8)
+    noise = (module(x) - x) * (6 * 8) ** 0.5 / 5
+    assert noise.abs().max().item() <= 1
+    assert noise.mean().item() == pytest.approx(0, abs=0.02)
+    assert noise.var().item() == pytest.approx(1 / 3, abs=0.01)
+    assert len(noise[:, 0, 0].unique()) == 500
+    assert torch.equal(module.eval()(x), x)
+
+
 def test_shapes() -> None:
     x = random(2, 3, 4, 5)
     image = {"x": TensorSpec((3, 4, 5), "float64")}

@@ -38,6 +38,7 @@ LAYERS: Registry[Layer] = Registry(
         "elu": "activations.Elu",
         "embedding": "embedding.Embedding",
         "embedding_bag": "embedding.EmbeddingBag",
+        "embedding_noise": "dropout.EmbeddingNoise",
         "embeddings": "embedding.Embeddings",
         "flatten": "shapes.Flatten",
         "gelu": "activations.Gelu",

@@ -1,4 +1,4 @@
-"""Layers that drop values at random in training, and are the identity in evaluation."""
+"""Layers that drop values or add noise at random in training, and are the identity in evaluation."""
 
 from __future__ import annotations
 
@@ -90,3 +90,22 @@ class DropPath(Dropping):
     type: Literal["drop_path"] = "drop_path"
     p: float = Field(default=0.1, ge=0, lt=1)
     """Probability that a sample skips the branch."""
+
+
+class EmbeddingNoise(FieldsLayer):
+    """Adds uniform noise up to alpha / sqrt(T * D) to the vectors of a sequence, (B, T, D).
+
+    Jain et al., NEFTune: noisy embeddings improve instruction finetuning, 2023.
+    """
+
+    module: ClassVar[str] = "shapes.EmbeddingNoiseModule"
+    type: Literal["embedding_noise"] = "embedding_noise"
+    alpha: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    """Size of the noise: the paper has 5 to 15."""
+
+    @property
+    def is_random(self) -> bool:
+        return self.alpha > 0
+
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        return needs_shape(self, inputs, "(B, T, D)", 2) or needs_float(self, inputs)

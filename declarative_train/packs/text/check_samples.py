@@ -45,8 +45,8 @@ _MOST_TEXTS = 4096
 _CUT, _ENDED, _PADDED = 0.1, 0.5, 0.02  # shares of texts, of tokens
 _LAST = 4  # tokens of an answer, among which its end is: a template may write a line break after it
 _SPECIAL = re.compile(r"<.+>|\[[A-Z]+\]")
-_WORDWISE = frozenset({"dropout", "embedding", "layer_norm", "learned_positions", "linear", "moe", "rms_norm",
-                       "sinusoidal_positions"})  # fmt: skip
+_WORDWISE = frozenset({"dropout", "embedding", "embedding_noise", "layer_norm", "learned_positions", "linear", "moe",
+                       "rms_norm", "sinusoidal_positions"})  # fmt: skip
 _RECURRENT = frozenset({"gru", "lstm", "rnn"})
 _REDUCTIONS = frozenset({"amax", "amin", "logsumexp", "mean", "std", "sum", "var"})
 _CAUSAL = frozenset({"gemma", "gpt", "llama", "mixtral"})

@@ -42,7 +42,7 @@ from declarative_train.packs.text.text_io import (
 )
 from declarative_train.packs.text.tokenizer import TokenizerError
 
-_ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
+_ONE_BY_ONE = frozenset({"dropout", "embedding", "embedding_noise", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
 _OF_ANY_LENGTH = frozenset({"transformers"})  # although they mix positions
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})

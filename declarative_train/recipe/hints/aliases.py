@@ -10,6 +10,7 @@ from declarative_train.core.span import Span
 KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
     "condition": ("when",),
     "if": ("when",),
+    "neftune_noise_alpha": ("noise",),
     "src": ("input",),
     "from": ("input",),
     "in": ("input",),

@@ -71,6 +71,14 @@ def test_mistakes_are_told_at_the_node_of_the_recipe(open_model, fields: str, co
     assert set(opened.said()) == {(code, caret)}
 
 
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_noise_is_added_to_the_embedding(open_model, name: str) -> None:
+    fields = f"type: {name}, vocabulary: 256, layers: 2, width: 32, heads: 4"
+    noisy = open_model(use(f"{fields}, noise: 5"))
+    assert types(noisy) == types(open_model(use(fields))) + Counter({"embedding_noise": 1})
+    assert noisy.node("logits.noise").layer.alpha == 5
+
+
 def test_gpt_ties_and_initialises_itself(open_model) -> None:
     opened = open_model(use("type: gpt, vocabulary: 256, layers: 3, width: 32, heads: 4"))
     assert types(opened) == {

@@ -71,6 +71,20 @@ class DropPathModule(nn.Module):
         return x * (keep.to(x.dtype) / (1 - self.p))
 
 
+class EmbeddingNoiseModule(nn.Module):
+    """Uniform noise on vectors (B, T, D) in training, of at most alpha / sqrt(T * D)."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.alpha == 0:
+            return x
+        size = self.alpha / (x.shape[1] * x.shape[2]) ** 0.5
+        return x + size * (2 * torch.rand_like(x) - 1)
+
+
 class FunctionModule(nn.Module):
     """Module that applies a function of expressions to its inputs."""
 
