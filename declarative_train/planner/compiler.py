@@ -50,7 +50,7 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
-from declarative_train.planner.auto.candidates import Candidate, divided_candidates
+from declarative_train.planner.auto.candidates import Candidate, list_divided
 from declarative_train.planner.auto.choose import choose, judge_all
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
 from declarative_train.planner.auto.target import target_of
@@ -167,7 +167,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judge_all(judge), dict[str, int]()
     if not any(each.fits for each in verdicts):
-        divided = [_judge_divided(each, site, judge) for each in divided_candidates(recipe)]
+        divided = [_judge_divided(each, site, judge) for each in list_divided(recipe)]
         verdicts += [each for each in divided if each is not None]
     num_hopeless = num_too_large = 0
     begun_s = 0.0 if tracer is None else tracer.spent_s

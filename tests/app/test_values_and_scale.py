@@ -11,8 +11,10 @@ import pytest
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
+from declarative_train.core.amounts import time_in_words
 from declarative_train.data import shared_sets
-from declarative_train.planner.text.estimate import ScalingRow, verdict
+from declarative_train.planner.text.estimate import ScalingRow, ends, verdict
+from tests.planner.cells import Cell
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = str(ROOT / "recipes" / "compare_modes.yaml")
@@ -87,6 +89,25 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
     assert "12 GPUs: they do not fill nodes of 8" in text
     assert "from full to no overlap" in text
     assert re.search(r"^ *2  ddp.*does not pay$", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "{data: {shard: all}}", "{tensor: 2, data: {shard: all}}", "auto"])
+def test_scale_shows_the_figures_of_the_plan(parallelism: str, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "gpt.yaml"
+    path.write_text(
+        Cell("llama", "single", "fp32", "none").recipe("", "runs").replace("gpus: 1, device: cpu", "gpus: 8")
+    )
+    words = ["--set", f"parallelism={parallelism}"]
+    assert main(["plan", str(path), *words, "--for", "h100-sxm", "--scale", "8"]) == 0
+    text = capsys.readouterr().out
+    settings = [*words[1:], "layout.hardware=h100-sxm", "layout.gpus=8"]
+    recipe = recipe_room.load(str(path), set_=settings).recipe
+    assert recipe is not None
+    plan, diagnostics = planner.compile(recipe)
+    assert plan is not None, diagnostics
+    assert plan.estimate is not None
+    assert f" {time_in_words(ends(plan)[0])}" in text
+    assert plan.layout.size("tensor") == (2 if "tensor" in parallelism else 1)
 
 
 def test_scale_without_any_row_says_why_and_no_more(capsys: Captured) -> None:

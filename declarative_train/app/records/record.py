@@ -95,7 +95,7 @@ def read_record(folder: str) -> Record | None:
         started_unix_s=begun,
         updated_unix_s=max(stamps, default=begun),
         step_s=median(times) if times else None,
-        predicted_step_s=_predicted_s(started or _first(os.path.join(folder, EVENTS))),
+        predicted_step_s=_read_predicted_s(started or _first(os.path.join(folder, EVENTS))),
     )
 
 
@@ -132,7 +132,7 @@ def _first(path: str) -> Entry:
         return {}
 
 
-def _predicted_s(started: Entry) -> float | None:
+def _read_predicted_s(started: Entry) -> float | None:
     found = (started.get("predicted") or {}).get("step_ms")
     return None if found is None else float(found) / 1e3
 

@@ -63,7 +63,7 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
         yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
 
 
-def divided_candidates(recipe: Recipe) -> Iterator[Candidate]:
+def list_divided(recipe: Recipe) -> Iterator[Candidate]:
     """Yield the candidates that divide layers over ranks of a node, which `auto` considers if nothing else fits: they
     send the most."""
     layout = recipe.layout

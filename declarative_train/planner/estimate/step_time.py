@@ -103,7 +103,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
         exposed_s = max(last_s, _seconds(reduced) - backward_s) + _seconds(copied)
     return StepTime(
         compute_s=number * (forward_s + backward_s),
-        exposed_s=exposed_s + _repacked_s(gathered, reduced, model, placement, machine),
+        exposed_s=exposed_s + _repack_s(gathered, reduced, model, placement, machine),
         bubble_s=0.0,
         update_s=_update_s(part, model, placement, machine),
         transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine), *exchanged),
@@ -114,7 +114,7 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
     return sum(transfer.seconds for transfer in transfers)
 
 
-def _repacked_s(
+def _repack_s(
     gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
 ) -> float:
     """Return the seconds in which `fully_shard` moves gathered parameters out of the buffer of their collective (read
