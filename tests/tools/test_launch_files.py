@@ -152,6 +152,30 @@ def test_skypilot_gets_paths_that_it_copies(directory: Path) -> None:
     assert task["num_nodes"] == 2
     assert task["resources"]["accelerators"] == "H100:2"
     assert "dtrain run job/plan.json --resume" in task["run"]
+
+
+# of the page https://docs.skypilot.co/en/latest/reference/yaml-spec.html; SkyPilot refuses other keys
+SKYPILOT = {
+    "": "name workdir num_nodes resources envs secrets volumes file_mounts setup run config",
+    "resources": "infra accelerators accelerator_args cpus memory instance_type use_spot disk_size disk_tier "
+    "network_tier max_hourly_cost image_id ports labels autostop any_of ordered job_recovery",
+    "job_recovery": "strategy max_restarts_on_errors recover_on_exit_codes",
+}
+
+
+def unknown_keys(task: dict[str, Any]) -> set[str]:
+    resources = task.get("resources", {})
+    parts = {"": task, "resources": resources, "job_recovery": resources.get("job_recovery", {})}
+    return {key for name, part in parts.items() for key in part if key not in SKYPILOT[name].split()}
+
+
+def test_skypilot_knows_every_key(directory: Path) -> None:
+    text = launch(directory, "skypilot", merged(DIGITS, TWO), *OPTIONS["skypilot"], "--interface", "eth1")
+    (task,) = documents(text)
+    assert unknown_keys(task) == set()
+    for key in ("num_nodes", "accelerators", "recover_on_exit_codes", "image_id"):
+        (planted,) = documents(text.replace(key, f"{key}s"))
+        assert unknown_keys(planted) == {f"{key}s"}
     schemas = pytest.importorskip("sky.utils.schemas")
     importlib.import_module("jsonschema").validate(task, schemas.get_task_schema())
 
