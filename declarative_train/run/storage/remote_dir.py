@@ -165,7 +165,12 @@ class Upload:
 def main() -> int:
     """Copy the folder that standard input names, until a second line or its end."""
     about, ended = json.loads(sys.stdin.readline()), threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.readline()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     mirror: Mirror | None = None
     deadline_s: float | None = None
     while True:
