@@ -17,7 +17,14 @@ import torch
 from torch import distributed
 
 from declarative_train.components.layers.modules import divided
-from declarative_train.engine.axes import cross_stage_ties, pipeline, replicate, shard, single_process_dp
+from declarative_train.engine.axes import (
+    cross_stage_ties,
+    expert,
+    pipeline,
+    replicate,
+    shard,
+    single_process_dp,
+)
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step import optimizers, scale, step_runner
 from declarative_train.graph import initialise
@@ -32,6 +39,7 @@ V = "pipeline zbv, 2 ranks, accumulation 2, masked, plain"
 STAGES_X_DDP = "pipeline 1f1b x ddp, 2 x 2 ranks, accumulation 2, masked, plain"
 SHARED = "pipeline 1f1b, 2 ranks, accumulation 2, masked, shared, clipped"
 SEQUENCE = "sequence tensor, 2 ranks, accumulation 2, masked, divided"
+EXPERT = "expert, 2 ranks, accumulation 2, masked, moe"
 PACKED = "sequence tensor, 2 ranks, accumulation 2, masked, packed"
 
 
@@ -263,6 +271,11 @@ OTHERS: dict[str, Bug] = {
         "update of `embed.weight`",
     ),
     "shards decay": Bug(FSDP, in_ranks(optimizers.Optimizers, "step", _decays), "update of `embed.weight`"),
+    "experts are divided by their copies alone": Bug(
+        EXPERT,
+        in_ranks(expert, "sync_experts", lambda right, *args: replace(right(*args), reduce=args[1].reduce)),
+        "gradient of `",
+    ),
     "a rank keeps the first tokens": Bug(PACKED, _exchange("own_tokens", "first", "gather"), "output of `"),
     "gathered tokens lose gradients": Bug(SEQUENCE, _exchange("gather_tokens", "gather", "own"), "gradient of `"),
     "copied tokens sum gradients": Bug(PACKED, _exchange("copy_tokens", "gather", "sum"), "gradient of `"),

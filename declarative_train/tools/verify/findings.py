@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from declarative_train.core.amounts import format_count
+from declarative_train.core.mesh import DATA_AXES
 from declarative_train.plan.plan import Plan
 from declarative_train.tools.verify.deviation import BOUNDS, WIDE, Bounds, Deviation
 from declarative_train.tools.verify.observed_step import RankReport
@@ -176,12 +177,17 @@ class _Comparer:
             for at, name in enumerate(names)
         ]  # fmt: skip
         self._judge("divisor", counts, 1e-6)
-        by_rows = {report.dp_rank: report for report in reversed(self._reports) if report.sums}
+        by_rows = {self._place_of_items(report.rank): report for report in reversed(self._reports) if report.sums}
         losses = []
         for at, name in enumerate(names):
             found, wanted = sum(report.sums[at] for report in by_rows.values()), self._index.sums[at]
             losses.append((name, [(_relative(abs(found - wanted), abs(wanted) or 1.0), 0)]))
         self._judge("loss", losses, self._bounds.gradient)
+
+    def _place_of_items(self, rank: int) -> tuple[int, ...]:
+        """Return the place of a rank along the axes whose ranks sum different items of a loss."""
+        place = self._plan.layout.ranks[rank].coordinates
+        return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
     def _compare_norm(self) -> None:
         wanted = self._index.norm
@@ -212,7 +218,7 @@ class _Comparer:
         return "", "" if deviation is None else _in_words(deviation)
 
     def _data_axes(self) -> str:
-        axes = (f"`{axis.name}`" for axis in self._plan.layout.mesh if axis.name in ("replicate", "shard"))
+        axes = (f"`{axis.name}`" for axis in self._plan.layout.mesh if axis.name in (*DATA_AXES, "context"))
         return " and ".join(axes)
 
     def _totals(self, name: str) -> str:
@@ -252,7 +258,9 @@ def _collective_of_node(plan: Plan, path: str) -> str:
     layout, found = plan.layout, []
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:
-        how = {"rows": "summed", "heads": "summed", "vocabulary": "summed", "gathered": "gathered"}
+        how = {"gathered": "gathered"} | dict.fromkeys(("rows", "heads", "vocabulary", "hidden"), "summed")
+        if cuts.nodes[path].kind == "experts":
+            found.append("its rows are sent to the ranks of their experts over `expert` (all-to-all)")
         if (word := how.get(cuts.nodes[path].kind)) is not None:
             tokens = cuts.tokens.get(path)
             by = "all-gather" if word == "gathered" else "all-reduce"

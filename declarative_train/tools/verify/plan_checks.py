@@ -1,9 +1,9 @@
 """Checks of a plan without a run: that the parts that ranks hold, the rows that they read, and the reductions and
 scales of each gradient give the gradient of the whole batch.
 
-Ranks with the same stages and the same place along `tensor` and `shard` do the same on other rows: they are one kind of
-rank. The checks are made for each kind and each axis, not for each pair of ranks. What the parts of a layer need is
-asked from its component again, and compared with what the plan has."""
+Ranks that differ only in their place along `replicate` do the same on other rows: they are one kind of rank. The checks
+are made for each kind and each axis, not for each pair of ranks. What the parts of a layer need is asked from its
+component again, and compared with what the plan has."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class Checked:
 def check_plan(plan: Plan) -> Checked:
     """Return what the plan does with each gradient, and what does not add up."""
     problems = [*_check_ranks(plan), *_check_rows(plan), *_check_parameters(plan), *_check_stages(plan)]
-    cuts = plan.layout.cuts
+    layout, cuts = plan.layout, plan.layout.cuts
     if cuts is not None:
         problems += _check_cuts(plan, cuts)
-    elif plan.layout.has("tensor"):
-        problems.append("the mesh has an axis `tensor`, but the plan divides no layer")
-    num_kinds = prod(axis.size for axis in plan.layout.mesh if axis.name != "replicate")
+    elif layout.has("tensor") or layout.has("expert"):
+        problems.append("the mesh has an axis that divides layers, but the plan divides none")
+    if layout.has("context") and (layout.context is None or layout.context.length % (2 * layout.size("context"))):
+        problems.append("the mesh has an axis `context`, but the positions do not divide over its ranks")
+    num_kinds = prod(axis.size for axis in layout.mesh if axis.name != "replicate")
     return Checked(num_kinds, _rows(plan), tuple(problems))
 
 
@@ -164,16 +166,16 @@ def _node_of(parameter: str, nodes: Mapping[str, object]) -> str:
 
 
 def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
-    """Check the division over `tensor`: that the parts of each parameter are its elements, and that a gradient is
-    summed exactly if each rank computes a part of it."""
-    size = plan.layout.size("tensor")
+    """Check the division over `tensor` and `expert`: that the parts of each parameter are its elements, and that a
+    gradient is summed over `tensor` exactly if each rank computes a part of it."""
+    size, of_experts = plan.layout.size("tensor"), cuts.of_experts
     parameters = {item.name: item for item in plan.parameters}
     for name, cut in cuts.parameters.items():
-        item = parameters.get(name)
+        item, parts = parameters.get(name), plan.layout.size("expert" if name in of_experts else "tensor")
         if item is None:
             yield f"`{name}` is divided, but the model has no such parameter"
-        elif sum(cut.pieces) != item.shape[cut.dim] or any(piece % size for piece in cut.pieces):
-            yield f"`{name}` {item.shape} cannot be divided into equal parts of {cut.pieces} for {size} ranks"
+        elif sum(cut.pieces) != item.shape[cut.dim] or any(piece % parts for piece in cut.pieces):
+            yield f"`{name}` {item.shape} cannot be divided into equal parts of {cut.pieces} for {parts} ranks"
         elif item.tie is not None and cuts.parameters.get(item.tie) != cut:
             yield f"`{name}` is tied to `{item.tie}`, which is divided in another way"
     wanted: set[str] = set()
@@ -184,9 +186,10 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
         own = {name for name in parameters if name.startswith(f"{path}.")}
         if kind:
             asked = "columns" if kind in ("gathered", "vocabulary") and layer.type == "linear" else kind
-            whole = layer.cut(asked, specs, size)
+            parts = plan.layout.size("expert" if kind == "experts" else "tensor")
+            whole = layer.cut(asked, specs, parts)
             if not isinstance(whole, LayerCut):
-                yield f"`{path}` cannot be divided by {kind} over {size} ranks"
+                yield f"`{path}` cannot be divided by {kind} over {parts} ranks"
                 continue
             for name in own:
                 short = name.removeprefix(f"{path}.")
@@ -218,6 +221,7 @@ def _rows(plan: Plan) -> tuple[GradientRow, ...]:
     """Return the parameters by how their gradients are made."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
+    of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts
     found: dict[str, list[tuple[str, int]]] = {}
     for item in plan.parameters:
         if item.tie is not None:
@@ -226,8 +230,10 @@ def _rows(plan: Plan) -> tuple[GradientRow, ...]:
             how = "none: it is frozen"
         else:
             words = list(map(str, reductions[item.name]))
-            if layout.cuts is not None and item.name not in layout.cuts.summed:
-                words.insert(0, f"{'a part' if item.name in parts else 'equal'} on each rank of `tensor`")
+            if item.name in parts:
+                words.insert(0, f"a part on each rank of `{'expert' if item.name in of_experts else 'tensor'}`")
+            elif layout.cuts is not None and layout.has("tensor") and item.name not in layout.cuts.summed:
+                words.insert(0, "equal on each rank of `tensor`")
             how = ", then ".join(words) or "of one rank"
         found.setdefault(how, []).append((item.name, item.num_elements))
     return tuple(

@@ -27,11 +27,14 @@ def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
     layout = plan.layout
     of_stages = {} if layout.pipeline is None else {item.name: item.stages for item in layout.pipeline.shared}
     summed = () if layout.cuts is None else layout.cuts.summed
+    of_experts: frozenset[str] = frozenset() if layout.cuts is None else layout.cuts.of_experts
     by_data = []
     if layout.scatters:
         by_data.append(Reduction("sum", None, "backward of the copies"))
     if layout.has("shard"):
         by_data.append(Reduction("mean", "shard", "reduce-scatter"))
+    if layout.has("expert"):
+        by_data.append(Reduction("mean", "expert", "reduce-scatter" if layout.is_sharded else "all-reduce"))
     if layout.has("replicate"):
         by_data.append(Reduction("mean", "replicate", "all-reduce"))
     found = {}
@@ -42,8 +45,12 @@ def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
         if item.name in of_stages:
             stages = ", ".join(map(str, of_stages[item.name]))
             mine.append(Reduction("sum", "pipeline", f"send and receive between stages {stages}"))
-        mine += by_data
+        for each in by_data:
+            is_own = each.axis == "expert" and item.name in of_experts  # its rank has the rows of all others
+            mine.append(Reduction("mean", "expert", "division") if is_own else each)
         if item.name in summed:
             mine.append(Reduction("sum", "tensor", "all-reduce"))
+        if layout.has("context"):
+            mine.append(Reduction("sum", "context", "all-reduce"))
         found[item.name] = tuple(mine)
     return found
