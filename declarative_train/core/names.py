@@ -14,6 +14,8 @@ RUN = "run.json"
 """File of a run's folder: the name and id of the run, and the folder of its checkpoints if that is elsewhere."""
 EVENTS = "events.jsonl"
 """File of a run's folder: the events that the run has reported."""
+STRAGGLERS = "stragglers.json"
+"""File of a run's folder: the ranks that are slower than the others. Missing if there are none."""
 
 NAME = r"[a-z][a-z0-9_]*"
 _NAME = re.compile(NAME, re.ASCII)

@@ -6,12 +6,15 @@ machine it does the same without other agents. A round ends for all nodes if it 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.core.amounts import in_ranges
+from declarative_train.core.names import STRAGGLERS
 from declarative_train.core.secrets import list_variables
 from declarative_train.engine.failures import Failure, RunFailure, limit_s
 from declarative_train.run.heartbeat import SILENT_S, Pace, describe_stuck, time_stuck
@@ -19,6 +22,7 @@ from declarative_train.run.launcher_rendezvous import put, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order, Place
 from declarative_train.run.processes import explain_failure, resume_hint, say, unsaved_message
 from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, code_without_save
+from declarative_train.run.stragglers import Stragglers, name_rank
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -62,6 +66,7 @@ class Coordinator:
         self._reason = ""  # why the coordinator ended the round
         self._echo_s: float | None = None
         self._paces: dict[int, Pace] = {}
+        self._stragglers = Stragglers()
         self._has_warned = False
         self._order = Order("wait", awaited="node 0 to compile the recipe")
         self.assignment: Assignment | None = None
@@ -174,7 +179,8 @@ class Coordinator:
         if self._store is not None:
             put(self._store, f"round/{self._number}", self.assignment)
         self._state, self._since_s, self._reason, self._echo_s = "running", now_s, "", None
-        self._paces, self._has_warned = {}, False
+        self._paces, self._has_warned, self._stragglers = {}, False, Stragglers()
+        self._write_stragglers()
         self._send(Order("run", self._number, tuple(place.agent for place in self._places)))
 
     def _wait_for_nodes(self, present: list[Seen], wanted: int, now_s: float) -> None:
@@ -236,6 +242,7 @@ class Coordinator:
         warn_s, end_s = (max(getattr(pace, name) for pace in self._paces.values()) for name in ("warn_s", "end_s"))
         if idle_s < warn_s:
             self._has_warned = False
+            self._report_stragglers()
             return
         nodes = self._nodes_of_ranks()
         is_silent = any(pace.silent_s > SILENT_S for pace in self._paces.values())
@@ -245,6 +252,22 @@ class Coordinator:
         elif not self._has_warned:
             self._has_warned = True
             say([f"dtrain: warning: {describe_stuck(self._paces, nodes)}"])
+
+    def _report_stragglers(self) -> None:
+        """Print each change of the ranks that are slower than the others, and keep them for `dtrain status`."""
+        if changes := self._stragglers.find_changes(self._paces, self._nodes_of_ranks()):
+            say(f"dtrain: warning: {change}" for change in changes)
+            self._write_stragglers()
+
+    def _write_stragglers(self) -> None:
+        assert self._job is not None
+        path, nodes = self._job.run_dir / STRAGGLERS, self._nodes_of_ranks()
+        slow = [name_rank(rank, nodes) for rank in sorted(self._stragglers.slow)]
+        with suppress(OSError):
+            if slow:
+                path.write_text(json.dumps(slow))
+            else:
+                path.unlink(missing_ok=True)
 
     def _nodes_of_ranks(self) -> dict[int, str]:
         """Return the node of each rank in words, {} if there is one node."""

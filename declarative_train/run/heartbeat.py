@@ -33,12 +33,14 @@ LEAST_S = 60.0  # no limit is below it, as data and evaluations may pause a run
 MANY_STEPS = 10.0  # the limit, in steps of the run
 NUM_STEPS = 50  # that the median is of
 RECORDED = "64"  # collectives that torch's recorder keeps
+LOOKS_PER_BEAT = 2  # looks at whether the rank waits in a collective
+NUM_LOOKS = 240  # that its own work is judged by
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
     """Progress of a rank. `count` grows with each batch, `number` with each beat. `collective`: the one in which it
-    waits, if any."""
+    waits, if any. `looks`: at training without a save, `busy`: those of them that found it in no collective."""
 
     rank: int
     number: int
@@ -46,6 +48,8 @@ class Beat:
     count: int
     is_saving: bool
     collective: str
+    looks: int = 0
+    busy: int = 0
 
 
 def record_collectives() -> None:
@@ -61,11 +65,11 @@ def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> N
 
 def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
     path, number, pace = scratch / f"beat_{context.rank}", 0, Pace()
-    has_dumped = False
+    has_dumped, looks, busy = False, 0, 0
     while True:
         number += 1
         saving = SAVING.since_s is not None
-        beat = Beat(context.rank, number, context.step, context.count, saving, _collective())
+        beat = Beat(context.rank, number, context.step, context.count, saving, _collective(), looks, busy)
         pace.add(beat, time.monotonic())
         with suppress(OSError):
             path.with_suffix(".new").write_text(json.dumps(asdict(beat)))
@@ -74,7 +78,10 @@ def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
         if is_late and not has_dumped:
             _dump(failures / f"waiting_{context.rank}.txt", beat)
         has_dumped = is_late
-        time.sleep(BEAT_S)
+        for _ in range(LOOKS_PER_BEAT):
+            time.sleep(BEAT_S / LOOKS_PER_BEAT)
+            if context.has_stepped and SAVING.since_s is None:
+                looks, busy = looks + 1, busy + (not _collective())
 
 
 def read_beats(scratch: Path) -> tuple[Beat, ...]:
@@ -85,11 +92,11 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
     return tuple(found)
 
 
-def _read_recorder() -> dict[str, Any]:
+def _read_recorder(*, only_active: bool = False) -> dict[str, Any]:
     from torch._C import _distributed_c10d
 
     try:
-        return dict(json.loads(_distributed_c10d._dump_fr_trace_json()))  # type: ignore[attr-defined]
+        return dict(json.loads(_distributed_c10d._dump_fr_trace_json(None, only_active)))  # type: ignore[attr-defined]
     except AttributeError:  # an older version
         return {}
 
@@ -98,7 +105,7 @@ def _collective() -> str:
     """Return the collective that this rank has begun and not ended, in words, or an empty text."""
     if "torch.distributed" not in sys.modules:
         return ""
-    entries = [entry for entry in _read_recorder().get("entries", []) if not entry["retired"]]
+    entries = [entry for entry in _read_recorder(only_active=True).get("entries", []) if not entry["retired"]]
     if not entries:
         return ""
     last = entries[-1]
@@ -128,6 +135,7 @@ class Pace:
     _moved_s: float = 0.0
     _begun: tuple[int, float] | None = None  # a step, and when it began
     _steps_s: list[float] = field(default_factory=list)
+    _looks: list[tuple[int, int]] = field(default_factory=list)  # looks and busy ones, until then
 
     def add(self, beat: Beat, now_s: float) -> None:
         """Take the newest beat, which may be the same as before."""
@@ -143,8 +151,20 @@ class Pace:
                 self._steps_s.append((now_s - self._begun[1]) / (beat.step - self._begun[0]))
                 del self._steps_s[:-NUM_STEPS]
             self._begun = (beat.step, now_s)
+        if is_new:
+            self._looks.append((beat.looks, beat.busy))
+            while len(self._looks) > 1 and beat.looks - self._looks[1][0] >= NUM_LOOKS:
+                del self._looks[0]
         self.beat = beat
         self.silent_s, self.idle_s = now_s - self._heard_s, now_s - self._moved_s
+
+    @property
+    def work_s(self) -> float | None:
+        """Time of a step in which the rank did not wait in a collective, None before enough looks."""
+        if not self._looks or not self._steps_s:
+            return None
+        looks, busy = (last - first for last, first in zip(self._looks[-1], self._looks[0], strict=True))
+        return None if looks < NUM_LOOKS else median(self._steps_s) * busy / looks
 
     @property
     def end_s(self) -> float:

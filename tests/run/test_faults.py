@@ -30,7 +30,7 @@ from tests.started import family, finish, ranks_below
 SEED = 27
 SHORT = ("SIGKILL of a rank", "SIGKILL of an agent")
 FEW = 3  # kills
-STEPS_PER_KILL = 400
+STEPS_PER_KILL = 200
 
 
 LONG = {True: [], False: [pytest.mark.long]}
@@ -78,7 +78,7 @@ def train(folder: Path, num_kills: int, steps: int) -> Running:
             if victim != "rank":
                 finish(agent)
                 run.start_agent(node)
-        said = [finish(agent, timeout=100) for agent in run.agents]
+        said = [finish(agent, timeout=900) for agent in run.agents]
     assert [code for code, _, _ in said] == [0, 0], said
     return run
 

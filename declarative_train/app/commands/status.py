@@ -65,6 +65,7 @@ def status(record: Record, now_s: float) -> dict[str, Any]:
         "checkpoint_age_s": now_s - saved["time_unix_s"] if saved else None,
         "steps_since_checkpoint": record.step - saved["step"] if saved else None,
         "restarts": max(len(started) - 1, 0),
+        "stragglers": read_stragglers(Path(record.folder)) if is_running else [],
         "age_s": now_s - record.updated_unix_s,
         "warnings": [warning.get("message") for warning in warnings[-MOST_WARNINGS:]],
     }
@@ -92,6 +93,17 @@ def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
     found = {kind: [entry for line in lines if (entry := _parse(line))] for kind, lines in kept.items()}
     last_step, last_saved = (found[kind][-1] if found[kind] else {} for kind in ("StepDone", "CheckpointSaved"))
     return found["RunStarted"], last_step, last_saved, [each for each in found["Notice"] if each.get("is_warning")]
+
+
+def read_stragglers(folder: Path) -> list[str]:
+    """Return the ranks that are slower than the others at the moment, in words."""
+    from declarative_train.core.names import STRAGGLERS
+
+    try:
+        found = json.loads((folder / STRAGGLERS).read_text())
+    except (OSError, ValueError):
+        return []
+    return [str(each) for each in found] if isinstance(found, list) else []
 
 
 def _parse(line: bytes) -> Entry:
@@ -122,6 +134,8 @@ def text(found: dict[str, Any]) -> str:
     else:
         rows.append(("checkpoint", "none"))
     rows.append(("restarts", str(found["restarts"])))
+    if found["stragglers"]:
+        rows.append(("slower ranks", ", ".join(found["stragglers"])))
     rows += [("warning", each) for each in found["warnings"]]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

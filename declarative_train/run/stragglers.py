@@ -1,0 +1,40 @@
+"""Stragglers: ranks that are persistently slower than the others, by the time of a step that each works itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from declarative_train.run.heartbeat import Pace
+
+SLOW, FAST_AGAIN = 1.3, 1.15  # ratios of a rank's own work to that of the others
+LEAST_EXCESS_S = 0.05  # of a step: less is no loss, and rank 0 always writes the events
+
+
+class Stragglers:
+    """Ranks that are slower at the moment. Each change is reported once."""
+
+    def __init__(self) -> None:
+        self.slow: set[int] = set()
+
+    def find_changes(self, paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> list[str]:
+        """Return a sentence for each rank that has become slower than the others, or has caught up. `nodes`: the
+        node of each rank in words."""
+        work_s = {rank: found for rank, pace in paces.items() if (found := pace.work_s) is not None}
+        said = []
+        for rank in work_s if len(work_s) == len(paces) > 1 else ():
+            others_s = median(each for other, each in work_s.items() if other != rank)
+            name = name_rank(rank, nodes)
+            ratio = FAST_AGAIN if rank in self.slow else SLOW
+            is_slow = work_s[rank] > ratio * others_s and work_s[rank] - others_s > LEAST_EXCESS_S
+            if is_slow and rank not in self.slow:
+                how = f"it works {work_s[rank]:.2g} s of each step, they {others_s:.2g} s"
+                said.append(f"{name} is slower than the others: {how}")
+            elif not is_slow and rank in self.slow:
+                said.append(f"{name} is no longer slower than the others")
+            (self.slow.add if is_slow else self.slow.discard)(rank)
+        return said
+
+
+def name_rank(rank: int, nodes: Mapping[int, str]) -> str:
+    return f"rank {rank} ({nodes[rank]})" if rank in nodes else f"rank {rank}"
