@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,22 @@ model: {{graph: {{
 }}}}
 training: {{global_batch_size: {batch}, precision: bf16, optimizer: {{type: adam, lr: 0.01}}}}
 """
+
+
+@contextmanager
+def count_calls() -> Iterator[list[int]]:
+    """Count the calls of Python functions, which are the same on a busy machine; a loop without calls ends by the
+    test's time limit."""
+    number = [0]
+
+    def count(frame: object, kind: str, value: object) -> None:
+        number[0] += kind == "call"
+
+    sys.setprofile(count)
+    try:
+        yield number
+    finally:
+        sys.setprofile(None)
 
 
 def choice_of(plan: Plan) -> ChoicePlan:
@@ -205,11 +223,11 @@ def test_warnings_of_the_mode_that_is_taken_are_told(compiled, monkeypatch: pyte
     assert [each.code for each in diagnostics] == ["P014"]
 
 
-def test_4096_gpus_and_a_deep_model_in_seconds(planned) -> None:
+def test_4096_gpus_and_a_deep_model_take_few_calls(planned) -> None:
     deep = HUGE.format(layers=128, batch=65536) + AUTO + "layout: {nodes: 512, gpus_per_node: 8, hardware: h100-sxm}"
-    begun = time.process_time()
-    plan = planned(deep, "data.source.rows=200000", "training.gradient_accumulation_steps=2")
-    assert time.process_time() - begun < 20  # 3 were seen
+    with count_calls() as calls:
+        plan = planned(deep, "data.source.rows=200000", "training.gradient_accumulation_steps=2")
+    assert calls[0] < 40_000_000  # 12,700,000 were seen
     assert len(plan.layout.ranks) == 4096
     assert choice_of(plan).num_considered > 100
     assert len(describe(plan).splitlines()) < 170
@@ -231,11 +249,11 @@ def test_divisors_between_bounds_take_no_time_for_large_numbers() -> None:
 
 @pytest.mark.parametrize("change", ["training.global_batch_size=1000000000000000", "layout.gpus=1000000000000000"])
 def test_absurd_sizes_are_judged_at_once(compiled, change: str) -> None:
-    begun = time.process_time()
-    plan, diagnostics = compiled(TWO, change, "data.last_batch=drop")
+    with count_calls() as calls:
+        plan, diagnostics = compiled(TWO, change, "data.last_batch=drop")
     assert plan is None
     assert diagnostics
-    assert time.process_time() - begun < 2
+    assert calls[0] < 500_000  # 27,000 were seen
 
 
 DIVIDED = """

@@ -3,8 +3,9 @@
 The rows are those of vTrain (Bang et al., MICRO 2024, arXiv 2312.12391): Megatron-DeepSpeed on A100s, which is another
 engine than ours. So a model is described as that engine computes it, in a recipe: attention by separate kernels in
 half precision, whole layers computed again, equal numbers of layers in the stages of a 1f1b pipeline, gradients in half
-precision that are averaged after the backward. Recipes have no tensor axis that divides a layer yet: a rank of such a
-row is a recipe with its share of heads, hidden features and vocabulary, with an all-reduce after each half of a layer.
+precision that are averaged after the backward. The tensor axis does not divide attention by separate kernels: a rank of
+such a row is a recipe with its share of heads, hidden features and vocabulary, with an all-reduce after each half of a
+layer, by the formulas of that axis. (`times.py` compares rows of the axis itself.)
 """
 
 from __future__ import annotations
