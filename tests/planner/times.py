@@ -34,7 +34,8 @@ of its published data). It is another engine: the model is a recipe that compute
 by separate kernels, whole layers computed again), its host needs {call:.0f} us for an operation where 10 us are
 assumed for ours, and gradients are averaged after the backward. Where a rank holds a part of each layer, that part is
 a recipe of its own with all-reduces added, by the formulas of `tensor`, which does not divide separate kernels. Five
-constants are fitted to {fitted} rows (seed {seed}, `python -m tests.planner.fit`); the errors are those on the other {others}. A test computes them again.
+constants are fitted to {fitted} rows (seed {seed}, `python -m tests.planner.fit`); the errors are those on
+the other {others}. A test computes them again.
 
 | rows that were not fitted | number | mean error | predicted / measured - 1 |
 |---|---|---|---|
