@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from declarative_train.components.adapters.adapted import Adapted
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX, VIEWS
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
@@ -42,6 +43,7 @@ def _reason(
         return f"`{whole[0]}` of `{path}` {given[whole[0]]} does not begin with the {length} positions"
     if node.component is not None:
         layer = read_layer(node.component, plugins)
+        layer = layer.base if isinstance(layer, Adapted) else layer
         known, each = layer.cut("positions", given, 1), layer.cut("tokens", given, 1)
         is_wide = all(len(spec.shape) > 1 for spec in given.values())
         if not (isinstance(known, LayerCut) or (isinstance(each, LayerCut) and is_wide)):
@@ -78,7 +80,7 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
     if term.name in ELEMENTWISE and term.name not in VIEWS:
         return depth
     if term.name == INDEX:
-        return _indexed(term.options["index"], depth)
+        return _find_index_depth(term.options["index"], depth)
     if term.name == "one_hot":
         return depth + 1
     made = depth + (term.name == "unsqueeze")
@@ -93,7 +95,7 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
     return depth if term.options.get("keepdim") else depth - len(dims)
 
 
-def _indexed(index: object, depth: int) -> int | None:
+def _find_index_depth(index: object, depth: int) -> int | None:
     """Return the dimensions of `x[index]` without the batch, None if it selects positions."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)

@@ -42,11 +42,11 @@ in `make test`, more in `make test-long`.
   convolutions: over images, with channels-last weights in the modes that use them. optimizers: three of them, with lr
   scales and weight decay by parameter. lora and dora: adapters next to frozen weights, and stages without trained
   parameters. chunked: the loss with the head inside of a block, in 3 parts. shared: a tie from the first node to the
-  last, another tie, and a block that is called twice, with clipping; in a pipeline the stages hold copies. packed: texts
-  in one row that do not see each other. divided: heads, gated layers, a table and its tied head; adapted: the same with
-  LoRA and DoRA. gpt, llama, gemma, bert, vit, mlp: small models of these families.
-- **tensor** divides layers over ranks; **sequence** also the tokens between them. **context** divides the positions of a
-  sequence.
+  last, another tie, and a block that is called twice, with clipping; in a pipeline the stages hold copies. packed:
+  texts in one row that do not see each other. divided: heads, gated layers, a table and its tied head; adapted: the
+  same with LoRA and DoRA. gpt, llama, gemma, bert, vit, mlp: small models of these families.
+- **tensor** divides layers over ranks; **sequence** also the tokens between them. **context** divides the positions of
+  a sequence.
 - **ddp** uses torch's DistributedDataParallel, as models of more than 25 MiB do. **ddp of a small model** sends one
   message after the last backward, as smaller ones do.
 """

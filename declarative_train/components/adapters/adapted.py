@@ -83,7 +83,7 @@ class Adapted(Layer):
         cut = self.base.cut(kind, inputs, size)
         if not isinstance(cut, LayerCut) or kind == "positions":
             return cut
-        if kind == "tokens":
+        if kind == "tokens":  # the ranks would draw alike for other tokens
             return None if self.is_random else cut
         parameters, summed = dict(cut.parameters), [*cut.summed]
         for path, adapter in self.adapters.items():
