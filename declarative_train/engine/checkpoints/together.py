@@ -124,7 +124,9 @@ def make_node_groups(
 
 def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
     """Return a group of gloo. Only its ranks call this."""
-    made: ProcessGroup = distributed.new_group(list(ranks), limit, "gloo", use_local_synchronization=True)
+    made: ProcessGroup = distributed.new_group(
+        list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True
+    )
     return made
 
 
