@@ -103,7 +103,7 @@ def run() -> int:
         return save(self, *given, **named)
 
     checkpoint.Checkpoints.save = counting_save  # type: ignore[method-assign]
-    torchrun.exit_process = exit_counted
+    vars(torchrun)["exit_process"] = exit_counted
     return main(sys.argv[1:])
 
 

@@ -514,4 +514,6 @@ def test_the_documented_line_of_mpirun(directory: Path, monkeypatch: pytest.Monk
     assert done.returncode == 0, done.stderr
     (log,) = (directory / "runs" / "made").glob("*/events.jsonl")
     begun, *_, ended = read_events(log)
-    assert (begun.num_ranks, ended.status) == (2, "finished")  # type: ignore[attr-defined]
+    assert isinstance(begun, RunStarted)
+    assert isinstance(ended, RunEnded)
+    assert (begun.num_ranks, ended.status) == (2, "finished")
