@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, rest = parser.parse_known_args(words)
         if rest:
             named = commands.choices[args.command]
-            named.hint = hint_on_rest(args.command, rest)
+            named.hint = hint_on_rest(args.command, rest, words)
             named.error(f"nothing here takes {' '.join(rest)}")
     except SystemExit as stop:
         return int(stop.code or 0)

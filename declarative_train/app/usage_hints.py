@@ -57,9 +57,12 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
     return None if close is None else f"did you mean `dtrain {close}`?"
 
 
-def hint_on_rest(command: str, rest: Sequence[str]) -> str | None:
-    """Return what to type if arguments are left over."""
+def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -> str | None:
+    """Return what to type if arguments are left over of `words`."""
     first = rest[0]
+    before = list(words[: words.index(first)])[-2:] if first in words else []
+    if before[:1] == ["--set"] and "=" not in before[-1]:
+        return f"without a blank: `--set {before[-1]}={first}`"
     if command == "evaluate" and os.path.exists(first):
         return f"pass new rows with an option: `--data {first}`"
     if command not in OF_RECIPES:

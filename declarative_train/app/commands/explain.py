@@ -11,7 +11,9 @@ from declarative_train.core.diagnostics.suggest import did_you_mean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "code", nargs="?", help="a code (Y003), a name (duplicate-key), or a prefix of codes (Y); default: the list"
+        "code",
+        nargs="?",
+        help="a code (Y003), a name (duplicate-key), a prefix of codes (Y), or a word; default: the list",
     )
 
 
@@ -24,6 +26,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"{rule.code}  {rule.name:<36}{rule.finds}")
         return 0
     found = next((rule for rule in rules.values() if asked in (rule.code.lower(), rule.name)), None)
+    words = [rule for rule in rules.values() if asked in f"{rule.name} {rule.finds} {rule.why}".lower()]
+    if found is None and len(asked) > 2 and words and not asked[1:].isdigit():
+        print(f"diagnostics with the word `{args.code}`:")
+        for rule in words:
+            print(f"{rule.code}  {rule.name:<36}{rule.finds}")
+        return 0
     if found is None:
         family = [rule.code for rule in rules.values() if rule.code[0].lower() == asked[0]]
         is_code = asked[1:].isdigit() and family

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.app.views.data_flow import holders, list_numbers
 from declarative_train.app.views.table import fit_lines, table
 from declarative_train.core.amounts import format_count
+from declarative_train.core.mesh import DATA_AXES
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,7 @@ def part_places(plan: Plan) -> list[str]:
     groups: list[list[int]] = [[] for _ in range(count)]
     for rank in layout.ranks:
         at = 0
-        for name in ("replicate", "shard"):
+        for name in DATA_AXES:
             if name in sizes:
                 at = at * sizes[name] + rank.coordinates[name]
         groups[at].append(rank.rank)

@@ -194,6 +194,8 @@ def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other
         slicing = ", ".join(":" for _ in range(len(second.shape) + 1))
         from_field = f"give the {other}'s field `columns: [NAME]` instead of `column: NAME`, which makes it {first}"
         return f"add a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
+    if first.shape[:-1] == second.shape and first.shape and not second.is_floating and name == "input":
+        return "for a target of classes: the loss `cross_entropy`, the metrics `accuracy` and `f1`"
     if first.num_elements == second.num_elements:
         same = "one value" if first.num_elements == 1 else f"the same {first.num_elements} values"
         return f"reshape one of them: they have {same} per sample"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from declarative_train.components.split import Candidates, Draw, Split
 
@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-Fraction = Annotated[float, Field(gt=0, lt=1)]
+def _check_fraction(value: object) -> object:
+    """Return the value. Raises ValueError for a percentage or a number of rows."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        raise ValueError(f"{value:g} is not a fraction of the rows, which is between 0 and 1: 0.2 is 20%")
+    return value
+
+
+Fraction = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_check_fraction)]
 _LEAST_ROWS_PER_VALUE = 2  # on average, for a column of classes
 
 

@@ -18,9 +18,9 @@ def target_among_inputs(
     """target-among-inputs (O009)
 
     Finds: a target column that is also among the columns that the model reads; for windows, the same rows of it.
-    Why:   the model copies the answer: nearly every prediction is right in training and validation, and wrong where the
-           answer is not known yet. Three cases are intended and not reported: a field that is its own target (an
-           autoencoder), a field all of whose columns are targets, and rows of a window that are shifted.
+    Why:   a leak: the model copies the answer. Nearly every prediction is right in training and validation, and wrong
+           where the answer is not known yet. Three cases are intended and not reported: a field that is its own target
+           (an autoencoder), a field all of whose columns are targets, and rows of a window that are shifted.
     Diff:
         data:
           fields:

@@ -77,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.from_ is None and (args.baseline or not args.target is args.task is args.table is None):
-        print("dtrain: --target, --task, --table and --baseline need data: give them with --from DATA", file=sys.stderr)
+        data = args.path if args.path is not None and not args.path.endswith((".yaml", ".yml")) else "DATA"
+        options = "--target, --task, --table and --baseline"
+        print(f"dtrain: {options} need data: give them with --from {data}", file=sys.stderr)
         return 2
     if args.path is not None and args.output is not None:
         print(f"dtrain: two output files: {args.path} and {args.output}", file=sys.stderr)
