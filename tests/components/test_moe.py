@@ -119,6 +119,7 @@ def test_the_bias_moves_towards_experts_that_few_positions_chose() -> None:
     assert moe.pending is not None
     assert torch.equal(moe.pending, used)
     end_step(moe, Alone(), torch.tensor(True))
+    assert moe.bias is not None
     assert torch.equal(moe.bias, 0.1 * torch.sign(used.mean() - used))
     before = moe.bias.clone()
     groups.begin()
@@ -140,7 +141,9 @@ def test_grouped_products_of_torch_are_those_of_each_group(monkeypatch: pytest.M
         y.backward(towards)
         found.append((y.detach(), x.grad, weight.grad))
     torch.testing.assert_close(*found)
-    assert not found[0][2][1].any(), "a group without rows"
+    of_weight = found[0][2]
+    assert of_weight is not None
+    assert not of_weight[1].any(), "a group without rows"
 
 
 def test_no_rows_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
