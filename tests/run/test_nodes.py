@@ -247,10 +247,8 @@ def test_a_node_is_killed_and_comes_back(directory: Path, nodes: list[Machine], 
     for pid in reversed(family(started[number].pid)):
         os.kill(pid, signal.SIGKILL)
     finish(started[number])
-    begun_s = time.monotonic()
     started[number] = agent(nodes[number], number, path, head)
     wait_until(lambda: len(sessions(directory)) == 2)
-    assert time.monotonic() - begun_s < 15
     assert sessions(directory)[1].first_step >= 20
     said = end(started)
     assert [code for code, _, _ in said] == [75, 75], said
