@@ -82,7 +82,7 @@ class EmbeddingNoiseModule(nn.Module):
         if not self.training or self.alpha == 0:
             return x
         size = self.alpha / (x.shape[1] * x.shape[2]) ** 0.5
-        return x + size * (2 * torch.rand_like(x) - 1)
+        return torch.add(x, 2 * torch.rand_like(x) - 1, alpha=size)
 
 
 class FunctionModule(nn.Module):
