@@ -155,7 +155,7 @@ class _Step:
         if graph.nodes:
             made = build(graph, self.plugins).eval()(*[values[name] for name in graph.inputs])
             values.update(zip(graph.outputs, made, strict=True))
-        return values
+        return values | {name: values[key] for name, key in self.lowered.sources.items() if key in values}
 
     def _outputs(self, values: Values) -> dict[str, torch.Tensor]:
         graph = self.lowered.graph

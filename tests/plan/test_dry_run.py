@@ -117,6 +117,19 @@ def test_a_number_that_is_not_finite_is_traced_to_its_node(compiled: Compile) ->
     assert "`bad`" in found[0].related[0].message
 
 
+def test_a_metric_reads_a_named_output_of_a_block_of_fields(compiled: Compile) -> None:
+    plan, found = compiled(
+        """
+        model:
+          blocks: {twice: {inputs: [x], graph: {y: x * 2}, outputs: {y: y}}}
+          graph: {made: {type: twice, input: x}}
+        objective: {metrics: {m: {type: mean, input: made.y}}}
+        """
+    )
+    assert plan is not None, found
+    assert found == []
+
+
 def test_the_rows_of_the_rehearsal_hold_the_extremes_of_every_field(compiled: Compile, tmp_path: Path) -> None:
     """One divisor of a thousand is zero, far behind the first samples."""
     rows = [f"{row % 7 - 3},{0 if row == 500 else 1 + row % 4},{row % 10}" for row in range(1000)]
