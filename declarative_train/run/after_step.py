@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from declarative_train.core.amounts import format_count
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
 from declarative_train.run.evaluate import nan_message
 from declarative_train.run.event import CheckpointSaved, Event, Notice
@@ -31,6 +32,7 @@ class AfterStep:
         self._saved_step: int | None = None
         self._under_way: CheckpointSaved | None = None
         self._begun_s = 0.0
+        self._num_left_out = 0  # checkpoints that came due while one was being written
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
@@ -78,8 +80,10 @@ class AfterStep:
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
         if not ends and self._checkpoints.is_stuck():
-            before = f"that of step {self._saved_step} is still being written"
-            yield Notice(f"no checkpoint of step {self._state.step}: {before}", time.time(), is_warning=True)
+            self._num_left_out += 1
+            if self._num_left_out == 1:
+                before = f"that of step {self._saved_step} is still being written"
+                yield Notice(f"no checkpoint of step {self._state.step}: {before}", time.time(), is_warning=True)
             return
         yield from self.report_saved(wait=True)
         self._begun_s = time.monotonic()
@@ -101,6 +105,11 @@ class AfterStep:
                 yield Notice(f"{what}: {trouble}", time.time(), is_warning=True)
             return
         under_way, self._under_way = self._under_way, None
+        left_out, self._num_left_out = self._num_left_out, 0
+        if left_out > 1:
+            number = format_count(left_out, "checkpoint")
+            what = f"{number} were left out while that of step {under_way.step} was being written"
+            yield Notice(what, time.time(), is_warning=True)
         try:
             self._checkpoints.wait()
         except (OSError, CheckpointFailure, PeerFailure) as error:

@@ -249,6 +249,21 @@ def test_a_store_that_does_not_answer_delays_no_step(
     assert warnings(done)[0] == "no checkpoint of step 15: that of step 10 is still being written"
 
 
+def test_checkpoints_that_are_left_out_are_two_warnings(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "LATE_S", 0.1)
+    (hangs := tmp_path / "slow").write_text("0")
+    at_steps(monkeypatch, {9: lambda: hangs.write_text("3"), 19: lambda: hangs.write_text("0")})
+    done = go(tmp_path, bucket, "single", every="1 steps")
+    written = saved(done)
+    first, second, *more = warnings(done)
+    missing = sorted({*range(1, 22)} - {*written})
+    assert first == f"no checkpoint of step {missing[0]}: that of step {missing[0] - 1} is still being written"
+    assert second == f"{len(missing)} checkpoints were left out while that of step {missing[0] - 1} was being written"
+    assert not more
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError("bucket"), PermissionError(13, "denied"), CheckpointFailure("no")])
 def test_what_does_not_pass_is_not_tried_again(error: Exception) -> None:
     calls: list[int] = []
