@@ -25,7 +25,7 @@ from declarative_train.components.layers.modules.packed import as_written, find_
 from declarative_train.core.cuts import RankCut
 from declarative_train.core.packs import hooks
 from declarative_train.data.order import samples_until
-from declarative_train.engine.checkpoints.retry import retry_on
+from declarative_train.engine.checkpoints.retry import LOOK_S, retry_on
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
 from declarative_train.engine.checkpoints.together import ALONE, check_together, collect, join_groups, read_once
 from declarative_train.engine.collectives import Ranks, local_part
@@ -134,10 +134,17 @@ class Checkpoints:
     def is_stuck(self) -> bool:
         """Wait for a save to an object store as long as the store answers, and return whether it does not. All ranks
         call this together and get the same answer."""
-        is_stuck = not self.store.is_local and self._retry.gets_stuck(lambda: self.is_writing)
-        if self.store.is_local or not isinstance(self._engine.ranks, Ranks):
-            return is_stuck
-        return bool(self._engine.ranks.sum(torch.tensor([float(is_stuck)])).item())
+        if self.store.is_local:
+            return False
+        while True:  # a rank may wait in its thread for another one, whose store does not answer
+            is_writing = self.is_writing
+            votes = torch.tensor([float(is_writing and self._retry.is_stuck), float(is_writing)])
+            if isinstance(self._engine.ranks, Ranks):
+                votes = self._engine.ranks.sum(votes)
+            num_stuck, num_writing = votes.tolist()
+            if num_stuck or not num_writing:
+                return bool(num_stuck)
+            time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
         """Return why this rank's current save does not succeed at the moment, if that has not been returned before;

@@ -30,14 +30,11 @@ class Retry:
         self._limit_s = limit_s
         self._deadline_s: float | None = None
 
-    def gets_stuck(self, is_writing: Callable[[], bool]) -> bool:
-        """Wait while a save in another thread is writing; return True as soon as an operation has failed or is late."""
-        while is_writing():
-            begun_s = self._begun_s
-            if self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S):
-                return True
-            time.sleep(LOOK_S)
-        return False
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the current operation has failed or is late."""
+        begun_s = self._begun_s
+        return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
         """Return the result of an operation, repeated until it succeeds. Raises its last exception."""
