@@ -44,10 +44,11 @@ def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> 
     """Return the machine with the factor, and the error, that measured steps show. `rows`: (predicted, measured)
     seconds of the uncalibrated machine.
 
-    The logarithm of the factor is the rows' median times the part of its variance that is the machine's: a single row
-    has an error of its own."""
+    The logarithm of the factor is the rows' median times the part of its variance that is the machine's, by the error
+    of its constants: a single row has an error of its own."""
+    known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
-    middle = median(ratios) * DEFAULT.error**2 / (DEFAULT.error**2 + ROW_ERROR**2 / len(rows))
+    middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))
     off = sorted(abs(each - middle) for each in ratios)
-    error = off[min(len(off) - 1, int(0.9 * len(off)))] if len(rows) >= FEW else DEFAULT.error / 2
+    error = off[min(len(off) - 1, int(0.9 * len(off)))] if len(rows) >= FEW else known / 2
     return Machine(machine.hardware, replace(machine.constants, scale=exp(middle), error=max(error, 0.05)))

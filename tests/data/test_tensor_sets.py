@@ -119,6 +119,7 @@ def test_a_set_of_its_own_source_trains_nothing(spec: Spec, table: str, tmp_path
         "path": str(tmp_path / "new.csv"),
         "delimiter": ",",
         "decimal": ".",
+        "encoding": "utf-8",
         "missing_values": [],
         "columns": None,
     }

@@ -16,7 +16,7 @@ from tests.alone import TYPES
 
 FOLDER = Path(str(declarative_train.packs.__file__)).parent
 OURS = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
-HOOKS = [each.name for each in fields(Pack) if each.type == "str" and each.name != "checks"]
+HOOKS = [each.name for each in fields(Pack) if each.type == "str" and each.name not in ("blocks", "checks")]
 KINDS_BY_WORD = {word: kind for kind, (word, _) in KINDS.items()}
 
 

@@ -38,7 +38,7 @@ def test_every_model_needs_what_its_plan_says(each: Architecture) -> None:
     ("model", "precision", "checkpointing"),
     [
         ("StableLmForCausalLM", "fp32", "none"),
-        ("MixtralForCausalLM", "bf16", "blocks"),
+        ("OlmoeForCausalLM", "bf16", "blocks"),
         pytest.param("Olmo2ForCausalLM", "bf16", "selective", marks=pytest.mark.long),
         pytest.param("GPTNeoXForCausalLM", "fp32", "blocks", marks=pytest.mark.long),
     ],

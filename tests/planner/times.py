@@ -215,7 +215,7 @@ def error_after_one_row(rows: Sequence[Row]) -> float:
     ratios = np.array([row.measured_ms / predicted_ms(row) for row in rows])
     found = []
     for at, ratio in enumerate(ratios):
-        scale = calibrate_to_rows(Machine(HARDWARE["a100-sxm-80gb"]), [(1.0, float(ratio))]).constants.scale
+        scale = calibrate_to_rows(Machine(HARDWARE["a100-sxm-80gb"], MEGATRON), [(1.0, float(ratio))]).constants.scale
         found.append(np.delete(np.abs(scale / ratios - 1), at).mean())
     return float(np.mean(found))
 

@@ -159,7 +159,7 @@ def _two_layers(row: Row) -> tuple[ModelFacts, dict[str, NodeKernels]]:
         hidden = row.length * row.hidden_size
         for name, numbers in {"embed": (1, 0), "layers.0": (2, 2), "logits": (0, 1)}.items():
             sums = Sums(*((hidden,) * number for number in numbers))
-            kernels[name] = with_sums(kernels[name], sums, row.tensor, PER_NODE, 2)
+            kernels[name] = with_sums(kernels[name], sums, row.tensor, PER_NODE, 2 * 2)  # all-reduces in bf16
     return facts, kernels
 
 

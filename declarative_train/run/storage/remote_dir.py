@@ -142,7 +142,7 @@ class Upload:
     """Process that copies a run's folder to a URL until `finish`, or until this process ends."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        words = [sys.executable, "-m", __name__]
+        words = [sys.executable, "-P", "-m", __name__]
         # a session of its own: Ctrl-C is for the run, whose last events are copied afterwards
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
         self._send({"folder": str(folder.absolute()), "url": url})
