@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RECIPE ?= recipes/digits_mlp.yaml
 
-# one more than the cores of a small machine: much of a test is waiting. A file's tests stay together, the longest come first
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+# twice the cores of a small machine: much of a test is waiting. A file's tests stay together, the longest come first
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 
 # ranks of a test share the cores of the machine
 quick test test-long matrix accept bench parity planner faults kills silent: export OMP_NUM_THREADS ?= 1

@@ -223,6 +223,7 @@ def test_warnings_of_the_mode_that_is_taken_are_told(compiled, monkeypatch: pyte
     assert [each.code for each in diagnostics] == ["P014"]
 
 
+@pytest.mark.long
 def test_4096_gpus_and_a_deep_model_take_few_calls(planned) -> None:
     deep = HUGE.format(layers=128, batch=65536) + AUTO + "layout: {nodes: 512, gpus_per_node: 8, hardware: h100-sxm}"
     with count_calls() as calls:

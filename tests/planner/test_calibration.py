@@ -72,6 +72,7 @@ def test_one_row_of_a_gpu_predicts_its_others_within_a_tenth() -> None:
     assert error_after_one_row(rows) <= 0.1
 
 
+@pytest.mark.long
 def test_the_command_takes_a_published_step_of_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known, *others = [row for row in read_published() if row["what"].startswith("torchtitan") and row["tensor"] == "1"]
     (tmp_path / "known.yaml").write_text(recipe_of(known))

@@ -112,6 +112,7 @@ def test_a_late_node_is_waited_for_aloud(directory: Path, nodes: list[Machine]) 
     assert [code for code, _, _ in said] == [0, 0], said
 
 
+@pytest.mark.long
 def test_a_node_waits_aloud_for_the_head(directory: Path, nodes: list[Machine]) -> None:
     second = agent(nodes[1], 1, recipe(directory), f"{nodes[0].address}:{PORT}")
     wait_until(
@@ -199,7 +200,7 @@ def test_a_killed_rank_is_reported_once_with_its_node(directory: Path, nodes: li
     assert "continue from step" in said[0][2]
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_lost_node_ends_the_run_with_its_name(directory: Path, nodes: list[Machine], number: int) -> None:
     """Its agent and its rank are killed at once, as where the power fails."""
     started, _, _ = start_two(directory, nodes)
@@ -255,6 +256,7 @@ def test_a_node_is_killed_and_comes_back(directory: Path, nodes: list[Machine], 
     assert len(list((directory / "runs" / "made").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
     """1 node, then 3, of which the batch fits 2 or 3, then 2: one run, and the same samples in each step."""
     path = recipe(directory, "1..3", ENDLESS)
@@ -278,6 +280,7 @@ def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
     assert "another node is there: the run continues with it after a checkpoint" in said[0][2]
 
 
+@pytest.mark.long
 def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
     path = recipe(directory, 2, merged(ENDLESS, {"layout": {"max_restarts": 2}}))
     with machines(3) as made:
@@ -295,7 +298,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
     assert "node 1 (box1) did not answer" in said[0][2]
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
     directory: Path, nodes: list[Machine], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

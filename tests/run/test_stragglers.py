@@ -48,6 +48,7 @@ def test_a_rank_that_is_not_slow_is_not_named(paces: dict[int, Pace]) -> None:
     assert Stragglers().find_changes(paces, {}) == []
 
 
+@pytest.mark.long
 def test_a_rank_that_is_slow_for_a_while_is_reported_by_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -498,6 +498,7 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     check_disk(replace(elsewhere, plan=replace(plan, checkpoint=None)), "node2", hosts, 0)
 
 
+@pytest.mark.long
 def test_the_documented_line_of_mpirun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("mpirun") is None:
         assert not os.environ.get("DTRAIN_REQUIRE_SLURM")
