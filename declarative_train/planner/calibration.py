@@ -12,7 +12,7 @@ from statistics import median
 
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.planner.estimate.constants import DEFAULT, Constants, Machine
+from declarative_train.planner.estimate.constants import Constants, Machine
 
 FIGURES = ("peak_flops", "memory_per_s", "link_per_s", "network_per_s", "reached")
 FEW = 5  # rows; with fewer the error is that of the constants, or half of it with one row of the same machine
