@@ -10,7 +10,6 @@ Without a plan, for what needs a process group alone: `forked(2, look, *words)` 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import traceback
 import warnings
@@ -36,6 +35,7 @@ from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.plan.plan import Plan
 from declarative_train.run.processes import join_process_group, round_store, silence_loggers
 from declarative_train.run.rendezvous import LOCALHOST, StoreServer, connect_from_environment, launch_config, listen
+from tests.started import server
 
 Seen = TypeVar("Seen")
 _ALIVE: list[object] = []
@@ -55,9 +55,9 @@ def on_ranks(
 
     silence_loggers()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    server = StoreServer(listen(LOCALHOST, 0, ""), forks=not spawns)
-    with TemporaryDirectory() as scratch, server:
-        where = (LOCALHOST, server.port)
+    store = StoreServer(listen(LOCALHOST, 0, ""), forks=not spawns)
+    with TemporaryDirectory() as scratch, store:
+        where = (LOCALHOST, store.port)
         config = launch_config(len(plan.layout.ranks), Path(scratch), "spawn" if spawns else "fork", where)
         called = _as_spawned if spawns else _as_rank
         found = elastic_launch(config, called)(look, words, device)
@@ -96,14 +96,11 @@ def kept_engine(plan: Plan, device: str = "cpu") -> Iterator[Engine]:
 
 
 def forked(num_ranks: int, look: Callable[..., Any], *words: object) -> list[Any]:
-    """`look(rank, *words)` on ranks with a gloo group of their own (one has none): tensors, and what holds tensors."""
-    torch.set_num_threads(1)
-    import_module("torch._dynamo")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    context = multiprocessing.get_context("fork")
+    """`look(rank, *words)` on ranks with a gloo group of their own (one has none): tensors, and what holds tensors.
+    They are forked by a server without threads: a fork of a process with threads may wait for ever for their locks."""
     with TemporaryDirectory() as folder:
         ranks = [
-            context.Process(target=_as_forked, args=(rank, num_ranks, Path(folder), look, words))
+            server().Process(target=_as_forked, args=(rank, num_ranks, Path(folder), dict(os.environ), look, words))
             for rank in range(num_ranks)
         ]
         try:
@@ -118,8 +115,18 @@ def forked(num_ranks: int, look: Callable[..., Any], *words: object) -> list[Any
         return [torch.load(Path(folder, f"{rank}.pt")) for rank in range(num_ranks)]
 
 
-def _as_forked(rank: int, num_ranks: int, folder: Path, look: Callable[..., Any], words: tuple[object, ...]) -> None:
+def _as_forked(
+    rank: int,
+    num_ranks: int,
+    folder: Path,
+    environment: dict[str, str],
+    look: Callable[..., Any],
+    words: tuple[object, ...],
+) -> None:
     """It leaves without tearing anything down."""
+    torch.set_num_threads(1)
+    os.environ |= environment
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         if num_ranks > 1:
             store = distributed.FileStore(str(folder / "store"), num_ranks)

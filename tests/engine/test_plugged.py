@@ -84,18 +84,19 @@ def test_each_kind_is_at_work(alone: list[dict[str, Any]]) -> None:
     assert last["validation/loss/small"] > 0
 
 
+def farthest(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    spec = TensorSpec((2,), "float32")
+    metric = OfAllRows(lambda one, other: (one - other).abs().max(), MetricInputs(spec, spec), torch.device("cpu"))
+    if rank == 1:
+        metric.update(torch.tensor([[0.1, 0.5], [0, 0]], dtype=dtype), torch.zeros(2, 2, dtype=dtype), None, None)
+    return metric.compute(Ranks())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_rank_without_rows_takes_the_dtype_of_the_others(dtype: torch.dtype) -> None:
     """As the first stage of a pipeline in fp64: it does not see what the last one computes in."""
 
-    def farthest(rank: int) -> torch.Tensor:
-        spec = TensorSpec((2,), "float32")
-        metric = OfAllRows(lambda one, other: (one - other).abs().max(), MetricInputs(spec, spec), torch.device("cpu"))
-        if rank == 1:
-            metric.update(torch.tensor([[0.1, 0.5], [0, 0]], dtype=dtype), torch.zeros(2, 2, dtype=dtype), None, None)
-        return metric.compute(Ranks())
-
-    assert [float(each) for each in forked(2, farthest)] == [0.5, 0.5]
+    assert [float(each) for each in forked(2, farthest, dtype)] == [0.5, 0.5]
 
 
 def test_a_run_that_goes_on_is_the_one_that_never_stopped(tmp_path: Path, alone: list[dict[str, Any]]) -> None:

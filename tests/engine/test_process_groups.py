@@ -73,6 +73,7 @@ def test_no_group_is_made_without_a_timeout() -> None:
 
 def count_connections(rank: int, num_ranks: int, most_in_mesh: int, path: str) -> int:
     """Return how many descriptors the process group adds to this rank."""
+    distributed.barrier()  # no rank is still connecting
     distributed.destroy_process_group()
     before = len(os.listdir("/proc/self/fd"))
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
