@@ -165,6 +165,7 @@ def test_no_child_is_forked_that_could_not_differentiate(monkeypatch: pytest.Mon
     assert processes.start_method("cpu") == "spawn"
 
 
+@pytest.mark.long
 def test_ranks_that_are_spawned_map_the_data_that_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cannot read them: the files are gone when they start."""
     write_data(tmp_path)

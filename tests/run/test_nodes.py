@@ -103,6 +103,7 @@ def test_a_mistake_in_the_recipe_is_reported_by_node_0_alone(directory: Path, no
     assert own_lines(said[1][2]) == []
 
 
+@pytest.mark.long
 def test_a_late_node_is_waited_for_aloud(directory: Path, nodes: list[Machine]) -> None:
     path, head = recipe(directory), f"{nodes[0].address}:{PORT}"
     first = agent(nodes[0], 0, path, head)

@@ -106,6 +106,7 @@ def most_of(found: Counted, is_meant: Callable[[dict[str, Any]], bool]) -> dict[
     return {name: max(each[name] for each in meant) for name in ("received", "gather_object", "broadcast_object_list")}
 
 
+@pytest.mark.long
 def test_a_replica_beyond_the_most_writers_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path)
     monkeypatch.setattr(together, "MOST_WRITERS", 3)
