@@ -27,17 +27,11 @@ def first_plan(source: Source) -> Plan:
     """Return the plan of a recipe as it is. For a published model, or with `parallelism: auto`, that of the layout
     which `auto` chooses; if nothing fits, the sharded one."""
     try:
-        plan = source.plan({} if source.text is None else {"parallelism": source.sharded})
+        return source.plan({})
     except DtrainError as error:
         if [each.code for each in error.diagnostics if each.is_error] != [NO_MODE_FITS]:
             raise
         return source.plan({"parallelism": source.sharded})
-    if source.text is None or not may_fit(plan):
-        return plan
-    try:
-        return source.plan({})
-    except DtrainError:
-        return plan
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
