@@ -36,8 +36,8 @@ TEXT = """{heading}
 
 Steps of the shipped recipes on as many ranks as they name, and of the modes on two ranks, in fp32: the median of
 {steps} steps, compared with the prediction after `dtrain calibrate -o FILE`, which was repeated after every {per} runs.
-Taken on {date}, on {cores} cores with a load of {load:.1f} at the end. The median of predicted / measured is {middle:.2f};
-half of the rows are between {low:.2f} and {high:.2f}. `make planner` runs this again, on a quiet machine.
+Taken on {date}, on {cores} cores with a load of {load:.1f} at the end. The median of predicted / measured is
+{middle:.2f}; half of the rows are between {low:.2f} and {high:.2f}. `make planner` runs this again, on a quiet machine.
 The model is for GPUs: on a CPU it is too fast, most of all for short steps of two ranks, which take milliseconds to
 meet.
 
