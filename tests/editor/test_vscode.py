@@ -17,7 +17,7 @@ const Module = require("module");
 const made = [], commands = {};
 const vscode = {
   workspace: {
-    workspaceFolders: [{ uri: { fsPath: "/work" } }],
+    workspaceFolders: [{ uri: { fsPath: "/project" } }],
     getConfiguration: () => ({ get: (key) => ({ command: ["${workspaceFolder}/bin/dtrain"], static: true })[key] }),
     onDidChangeConfiguration: () => ({}),
   },
@@ -52,7 +52,7 @@ def test_it_starts_the_server_and_says_when_it_cannot(tmp_path: Path) -> None:
     )
     found = json.loads(done.stdout)
     first, _, failed = found["made"]
-    assert first["server"] == {"command": "/work/bin/dtrain", "args": ["lsp", "--static"]}
+    assert first["server"] == {"command": "/project/bin/dtrain", "args": ["lsp", "--static"]}
     assert first["options"]["documentSelector"] == [{"scheme": "file", "language": "yaml"}]
     assert "declarative_train[lsp]" in failed["message"]
     package = json.loads((FOLDER / "package.json").read_text())

@@ -19,7 +19,7 @@ from declarative_train.components.layers.modules.divided import set_cuts
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.core.cuts import RankCut
-from declarative_train.engine.axes.gradient_sync import GradientSync
+from declarative_train.engine.axes.gradient_sync import GradientSync, norm_of_parts
 from declarative_train.engine.axes.replicate import average_gradients
 from declarative_train.engine.collectives import local_part
 from declarative_train.engine.step.precision import reduce_dtype
@@ -73,8 +73,9 @@ def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: Mes
     def reduce(optimizers: Optimizers) -> None:
         sharing.reduce(optimizers)
         of_experts = _gradients_of_experts(plan, held)
-        if own := [each for each in optimizers.gradients() if id(each) in of_experts]:
-            torch._foreach_div_([local_part(each) for each in own], group.size)
+        for each in optimizers.gradients():
+            if id(each) in of_experts:
+                local_part(each).div_(group.size)
 
     def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         if not gradients:
@@ -82,13 +83,7 @@ def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: Mes
         of_experts = _gradients_of_experts(plan, held)
         own = [each for each in gradients if id(each) in of_experts]
         others = [each for each in gradients if id(each) not in of_experts]
-        # the share of the others is averaged, so that all ranks clip by the same number to the bit
-        squares = [sharing.norm(each).double().square() for each in (own, others) if each]
-        total = torch.stack(squares)
-        if others:
-            total[-1] /= group.size
-        group.sum_(total)
-        return total.sum().sqrt().to(gradients[0].dtype)
+        return norm_of_parts(sharing.norm, own, others, group)
 
     return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)
 

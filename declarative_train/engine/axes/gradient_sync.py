@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from declarative_train.engine.step.update import compute_norm
 
 if TYPE_CHECKING:
-    import torch
-
+    from declarative_train.engine.collectives import Ranks
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import Call
 
@@ -39,3 +40,18 @@ class GradientSync:
     reduce: Callable[[Optimizers], None] = do_nothing
     norm: Callable[[Sequence[torch.Tensor]], torch.Tensor] = compute_norm
     is_replicated: bool = False
+
+
+def norm_of_parts(
+    norm: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    parts: Sequence[torch.Tensor],
+    whole: Sequence[torch.Tensor],
+    group: Ranks,
+) -> torch.Tensor:
+    """Return the norm of gradients, of which each rank has a part or the whole. The share of the whole ones is
+    averaged, so that all ranks clip by the same number to the bit."""
+    total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
+    if whole:
+        total[-1] /= group.size
+    group.sum_(total)
+    return total.sum().sqrt().to((*parts, *whole)[0].dtype)

@@ -17,6 +17,7 @@ from torch import nn
 from declarative_train.components.layers.modules.divided import TensorRanks, find_cuts, set_cuts
 from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.core.cuts import RankCut
+from declarative_train.engine.axes.gradient_sync import norm_of_parts
 from declarative_train.engine.axes.replicate import sum_gradients
 from declarative_train.engine.collectives import local_part
 from declarative_train.graph.cuts import NodeCut
@@ -121,12 +122,6 @@ def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshP
         in_parts = {id(item.grad) for name, item in named if name in cut_names and item.grad is not None}
         parts = [gradient for gradient in gradients if id(gradient) in in_parts]
         whole = [gradient for gradient in gradients if id(gradient) not in in_parts]
-        # the share of whole parameters is averaged, so that all ranks clip by the same number to the bit
-        squares = [sharing.norm(each).double().square() for each in (parts, whole) if each]
-        total = torch.stack(squares)
-        if whole:
-            total[-1] /= group.size
-        group.sum_(total)
-        return total.sum().sqrt().to(gradients[0].dtype)
+        return norm_of_parts(sharing.norm, parts, whole, group)
 
     return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)

@@ -32,7 +32,7 @@ class Retry:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the current operation has failed or is late."""
+        """Return whether the current operation has failed or is late."""
         begun_s = self._begun_s
         return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 
