@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CLASSES = ("parameters", "gradients", "optimizer", "gathered", "activations", "loss", "data")
@@ -27,7 +26,6 @@ WHOLE = len(
     CLASSES
 )  # gradients of a sharded model before the reduction, whose size does not depend on the number of ranks
 KINDS = len(CLASSES) + 1
-_DEVICE = torch.ops.prim.device.default
 _COMMUNICATES = ("c10d", "_c10d_functional", "fsdp")
 _TO_REDUCE = "fsdp::chunk_cat"  # its inputs are whole gradients
 _REDUCE_SCATTER = "c10d::_reduce_scatter_base_"  # gloo reduces a copy of the whole input, then splits it
@@ -124,8 +122,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.total)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # most calls: autograd asks for the device of each gradient
         name = func.name()
         if name == _SPLIT:
             self._find_copy(args[0])
