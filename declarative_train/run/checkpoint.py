@@ -127,8 +127,9 @@ class Checkpoints:
                     self._under_way.set_exception(error)
         if snapshot is not None and self._thread is not None:
             self._buffers = copy_to_host(snapshot.tensors, self._buffers)
-            copied = replace(snapshot, tensors=self._buffers)
-            self._under_way = self._thread.submit(self._write_in_background, copied)
+            # the tensors are dropped before the thread starts: torch hands it the GIL as each is freed
+            snapshot = replace(snapshot, tensors=self._buffers)
+            self._under_way = self._thread.submit(self._write_in_background, snapshot)
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:

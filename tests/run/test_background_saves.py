@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +20,7 @@ from declarative_train.engine.checkpoints.format import HashingFileSystem
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.step.step_runner import StepRunner
 from declarative_train.planner.text.describe import describe
+from declarative_train.run import checkpoint
 from declarative_train.run.event import CheckpointSaved, StepDone
 from declarative_train.run.launch import run
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
@@ -95,6 +98,29 @@ def steps_done_before(done: Done, saved_step: int) -> int:
     raise AssertionError(f"no checkpoint of step {saved_step}")
 
 
+def test_the_thread_does_not_start_while_tensors_of_training_are_still_to_be_freed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch frees each without the GIL, so training would wait for the thread as often."""
+    copy, submit = checkpoint.copy_to_host, ThreadPoolExecutor.submit
+    views: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def copied(tensors: dict[str, torch.Tensor], *given: Any) -> Any:
+        views[:] = [weakref.ref(item) for name, item in tensors.items() if name.startswith("model/")]
+        return copy(tensors, *given)
+
+    def submitted(self: ThreadPoolExecutor, *given: Any) -> Any:
+        alive.append(sum(view() is not None for view in views))
+        return submit(self, *given)
+
+    monkeypatch.setattr(checkpoint, "copy_to_host", copied)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submitted)
+    assert go(directory, DEEP, FIVE, BESIDE, max_steps=5).code == 0
+    assert views
+    assert set(alive) == {0}
+
+
 @pytest.mark.parametrize("way", [pytest.param("single", marks=pytest.mark.long), "fsdp 2"])
 def test_a_save_that_fails_is_told_and_ends_the_run(  # with ranks whose standard error is no file
     directory: Path, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -138,12 +164,21 @@ def test_a_run_that_fails_leaves_what_was_being_written(
     assert "continue from step 5" in said
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of more threads differ in the last bit, and a process with a pool of threads must not fork."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_killed_while_one_is_written_the_one_before_is_whole(directory: Path) -> None:
     recipe = merged(merged(DEEP, FIVE), BESIDE)
     plan = compiled(directory, recipe)
 
     def killed() -> None:
-        torch.set_num_threads(1)
         with slow_saves(0.0):
             publish = CheckpointStore.publish
 
