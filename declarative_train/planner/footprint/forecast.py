@@ -102,7 +102,9 @@ class Forecast:
             from declarative_train.engine.axes import pipeline, shard  # noqa: F401
 
             with _one_thread():
-                shares = [partial(_trace_kinds, small, is_begun, places) for places in _split_positions(small.layout)]
+                parts = _split_positions(small.layout)
+                is_split = num_cores() > len(parts)
+                shares = [partial(_trace_kinds, small, is_begun, places, is_split) for places in parts]
                 found = dict(sorted(item for share in in_children(shares) for item in share.items()))
         self._tried.append((key, is_begun, found))
         return found
@@ -124,24 +126,25 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
     return [places[first::number] for first in range(number)]
 
 
-def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
-    """Return the trace of the rank at each of these pipeline positions."""
+def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
+    """Return the trace of the rank at each of these pipeline positions. `is_split`: chains are traced at the same
+    time, each in a child process."""
     few = _fewer_microbatches(small)
     if few:
-        tried = [_trace_whole(each, is_begun, places) for each in few]
+        tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
         found = extrapolate_microbatches(tried, _chunks(small), list(map(_chunks, few)))
         if found is not None:
             return found
-    return _trace_whole(small, is_begun, places)
+    return _trace_whole(small, is_begun, places, is_split)
 
 
-def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
+def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool) -> Found:
     runs = _long_runs(small)
     calls = _calls(small, runs) * (1 + len(runs))
     if calls > MOST_CALLS:
         raise TooLongError(f"{calls:,} calls of layers would take too long; the limit is {MOST_CALLS:,}")
     kinds = kinds_of_rank(small.layout)
-    return {place: _moments(small, runs, kinds[place].rank, is_begun) for place in places}
+    return {place: _moments(small, runs, kinds[place].rank, is_begun, is_split) for place in places}
 
 
 def _all_calls(small: Plan) -> int:
@@ -203,7 +206,7 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
     return MemoryPlan(name=name, is_traced=True, **sizes)
 
 
-def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> Any:
+def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
     """Return (operations, kinds) floats: the memory at each moment of a step of the whole plan."""
     with _one_thread():
         if not runs:
@@ -212,19 +215,19 @@ def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> An
         few = _few(plan, runs)
         known: dict[tuple[int, ...], MemoryTrace] = {}
 
-        def trace(kept: Sequence[int]) -> MemoryTrace:
-            key = tuple(kept)
-            if key not in known:
-                known[key] = _memory_trace(shorten(plan, runs, kept), rank, is_begun)
-            return known[key]
+        def trace(chains: Sequence[tuple[int, ...]]) -> list[MemoryTrace]:
+            new = [kept for kept in dict.fromkeys(chains) if kept not in known]
+            works = [partial(_memory_trace, shorten(plan, runs, kept), rank, is_begun) for kept in new]
+            known.update(zip(new, in_children(works) if is_split else [work() for work in works], strict=True))
+            return [known[kept] for kept in chains]
 
         # if the first and the last copy differ from the middle ones, two middle ones are needed
         for kept in (few, [number + alike for number in few]):
             left = [len(run.paths) - number for run, number in zip(runs, kept, strict=True)]
             if min(left) < 2 * alike:
                 break
-            base = trace(kept)
-            longer = [trace([n + alike * (at == other) for other, n in enumerate(kept)]) for at in range(len(runs))]
+            one_more = [tuple(n + alike * (at == other) for other, n in enumerate(kept)) for at in range(len(runs))]
+            base, *longer = trace([tuple(kept), *one_more])
             try:
                 return extrapolate(base, longer, [FEW + number // alike for number in left])
             except UnevenError:

@@ -86,6 +86,8 @@ def _value(answer: bytes) -> Any:
 def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return work(), ""
+    except ChildError as error:
+        return None, str(error)
     except Exception as error:
         return None, in_a_line(error)
 
