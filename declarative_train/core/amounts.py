@@ -11,24 +11,24 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def format_count(number: int, noun: str) -> str:
-    """Return a count with its noun: `1 step`, `2,000 steps`, `3 copies`. Of several words the last one takes the
-    plural."""
+    """Return a count with its noun: `1 step`, `2,000 steps`, `3 copies`. If `noun` has several words, the last one gets
+    the plural."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
 def list_names(names: Iterable[str], most: int = 4) -> str:
-    """Return the first names, and how many more there are: `a, b and 3 more`."""
+    """Return at most `most` names as one text, and the number of the others: `a, b and 3 more`."""
     listed = list(names)
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
 def list_quoted(names: Iterable[str], most: int = 4) -> str:
-    """Return the first names as `list_names` does, each in backticks."""
+    """Return the names like `list_names`, each in backticks."""
     return list_names((f"`{name}`" for name in names), most)
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Return distinct numbers as ranges: `0, 2 to 4, 8`."""
+    """Return distinct numbers as a text of ranges for messages: `0, 2 to 4, 8`."""
     ranges: list[list[int]] = []
     for each in sorted(numbers):
         if ranges and each == ranges[-1][-1] + 1:
@@ -57,7 +57,7 @@ def plural(noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number for a column: four decimals, below 0.01 four significant digits, `-` for None."""
+    """Return a number as a table cell: four decimals, four significant digits below 0.01, `-` for None."""
     if value is None:
         return "-"
     if value == 0 or not isfinite(value):
@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a time for a reader: 42 s, 3 min 5 s, 2 h 4 min."""
+    """Return a duration as a text: 42 s, 3 min 5 s, 2 h 4 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -79,8 +79,8 @@ def clock(seconds: float) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """Return a quantity with three digits and a prefix: `1.2 GB`, `25 M`, `6.45 B`. Counts without a unit use B for
-    billions."""
+    """Return a quantity with three digits and an SI prefix: `1.2 GB`, `25 M`, `6.45 B`. Without a unit, billions are
+    `B`."""
     step = 0
     while number >= 999.5 and step < len(_PREFIXES) - 1:
         number, step = number / 1000, step + 1
@@ -90,7 +90,7 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """Return a time with three digits: `12.3 ms`, `4.5 s`, `3 h 20 min`."""
+    """Return a duration with three significant digits: `12.3 ms`, `4.5 s`, `3 h 20 min`."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -98,7 +98,7 @@ def time_in_words(seconds: float) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as short ranges: `0-3, 8, 12-15`."""
+    """Return ascending numbers as a text of short ranges: `0-3, 8, 12-15`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

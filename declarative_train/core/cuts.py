@@ -1,4 +1,5 @@
-"""Cuts: how the ranks of the `tensor` axis divide a layer and its parameters, as numbers only."""
+"""Cuts for tensor parallelism: the sizes with which the ranks of the `tensor` axis divide a layer and its
+parameters."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ features    an output element depends on the same feature of the inputs only, so
 
 @dataclass(frozen=True, slots=True)
 class ParameterCut:
-    """Cut of a parameter along dimension `dim`, which consists of `pieces` (their sizes); each rank holds an equal part
-    of every piece. A fused `qkv` has three pieces, most parameters have one."""
+    """Cut of a parameter along dimension `dim`. The dimension consists of `pieces` (their sizes), and each rank holds
+    an equal part of every piece: a fused `qkv` weight has three pieces, most parameters have one."""
 
     dim: int
     pieces: tuple[int, ...]
@@ -37,8 +38,9 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class LayerCut:
-    """Cut of a layer: its kind, those of its parameters that are cut, and the whole ones of which each rank computes a
-    part of the gradient (`summed`), as each uses them on its own part of the features."""
+    """Cut of a layer: how it is divided (`kind`), the parameters that are cut (`parameters`), and the names of uncut
+    parameters whose gradient must be summed over the ranks, because each rank uses them for a part of the features
+    (`summed`)."""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]
@@ -49,8 +51,8 @@ NO_CUTS: Mapping[str, RankCut] = {}
 
 
 class Block(NamedTuple):
-    """Block of a tensor: its first element and its size along each dimension, in the local tensor and in the whole
-    one."""
+    """Contiguous block of a parameter: `sizes`, and the index of its first element in this rank's tensor (`local`) and
+    in the undivided tensor (`whole`)."""
 
     local: tuple[int, ...]
     whole: tuple[int, ...]
@@ -59,25 +61,25 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankCut:
-    """Part of a parameter that rank `index` of `size` holds."""
+    """Part of a cut parameter that rank number `index` of `size` ranks holds."""
 
     cut: ParameterCut
     index: int
     size: int
 
     def local_shape(self, whole: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of this rank's part of a parameter of shape `whole`."""
+        """Return the shape of this rank's part of a parameter whose undivided shape is `whole`."""
         return tuple(length // self.size if dim == self.cut.dim else length for dim, length in enumerate(whole))
 
     def whole_shape(self, local: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the parameter of which this rank's part has shape `local`."""
+        """Return the undivided shape of a parameter, given the shape `local` of this rank's part."""
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the contiguous blocks of this rank's part, which has shape `local`.
+        """Yield the contiguous blocks of this rank's part, whose shape is `local`.
 
-        `rows`: yield these rows (dimension 0) of the part only, as `fully_shard` divides it further; `Block.local` then
-        counts from the first of them.
+        `rows`: yield only these rows (dimension 0) of the part, because `fully_shard` divides the part further;
+        `Block.local` then counts from the first of these rows.
         """
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor

@@ -1,4 +1,4 @@
-"""Durations in the form that users write: `100 steps`, `2 epochs`, `5%`. A plan turns them into steps or seconds."""
+"""Durations as users write them: `100 steps`, `2 epochs`, `5%`. The compiler converts them into steps or seconds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[a-
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """`value` of `unit`. Fractions are allowed; as steps they are rounded up."""
+    """Duration `value` in the unit `unit`. `value` may be a fraction; the number of steps is rounded up."""
 
     value: float
     unit: Unit
@@ -51,17 +51,17 @@ class Duration:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of a duration in minutes or hours; None for the other units."""
+        """Seconds, if the unit is minutes or hours; None for other units."""
         scale = {"minutes": 60.0, "hours": 3600.0}.get(self.unit)
         return None if scale is None else self.value * scale
 
     def steps(
         self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
     ) -> int:
-        """Return the number of optimizer steps, rounded up, at least 1.
+        """Return the duration in optimizer steps, rounded up, at least 1.
 
-        `num_steps` is the length of the run (for `%`). Raises ValueError when the unit cannot become steps: minutes and
-        hours, `%` of a run of unknown length, tokens of samples that have none.
+        `num_steps` is the length of the run (for `%`). Raises ValueError if the unit cannot be converted: minutes and
+        hours, `%` of a run of unknown length, tokens of samples without tokens.
         """
         exact = self.exact_steps(
             steps_per_epoch=steps_per_epoch,
@@ -74,7 +74,7 @@ class Duration:
     def exact_steps(
         self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
     ) -> float:
-        """Return the number of steps that `steps` rounds up."""
+        """Return the duration in optimizer steps as a fraction, before `steps` rounds it up."""
         if self.unit == "steps":
             exact = self.value
         elif self.unit == "epochs":
@@ -91,8 +91,8 @@ class Duration:
 
 
 def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
-    """Read `<number> <unit>`; the unit may be singular. Raises ValueError, which lists the units in `wanted`: those
-    that make sense at this place."""
+    """Read `<number> <unit>`; the unit may be singular. Raises ValueError with a message that lists the units in
+    `wanted`, which are allowed at this key."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         examples = [example for unit, example in _EXAMPLES.items() if unit in wanted]
@@ -107,8 +107,8 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
 
 
 def interpret_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
-    """Read a duration in the form of another tool (`2h`, `01:30:00`, `10k steps`). Return it in one of the units in
-    `wanted`, or None."""
+    """Read a duration as other tools write it (`2h`, `01:30:00`, `10k steps`). Return it in one of the units in
+    `wanted`, or None if it has no such meaning."""
     text = re.sub(r"^(?:every|each|once per|per)\s+", "1 ", text.strip(), flags=re.IGNORECASE)
     if text.lower() in _OTHER_UNITS and len(text) > 1:  # `every: epoch`
         text = f"1 {text}"

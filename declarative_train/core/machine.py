@@ -1,4 +1,4 @@
-"""Resources of this machine that a process may use, and the installation of dtrain, on every operating system."""
+"""Resources of this machine that a process may use, and the installed version of dtrain, on every operating system."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ UNINSTALLED = "unknown"
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use. A container or a scheduler may allow fewer than the machine
-    has; macOS does not report such a limit."""
+    """Return the number of CPU cores that this process may use. A container or a scheduler may allow fewer than the
+    machine has; macOS does not report such a limit."""
     return len(own_cores())
 
 
 def own_cores() -> list[int]:
-    """Return the numbers of the cores that this process may use."""
+    """Return the numbers of the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def most_open_files() -> int:
-    """Return how many files this process may have open."""
+    """Return the maximum number of files that this process may have open."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource
@@ -42,8 +42,8 @@ def most_open_files() -> int:
 
 
 def shortage(error: BaseException) -> str | None:
-    """Return one line about the limit of the machine that caused an exception, or None for any other exception. The
-    loader of shared libraries and torch set no `errno`, so their messages are searched."""
+    """Return one line about the limit of the machine (memory, disk, open files) that caused an exception, or None for
+    any other exception. Messages are searched too, because torch and the loader of shared libraries set no `errno`."""
     number, text = getattr(error, "errno", None), str(error).lower()
     is_in_words = isinstance(error, ImportError | RuntimeError)
     if number in (errno.EMFILE, errno.ENFILE) or (is_in_words and "too many open files" in text):
@@ -65,7 +65,7 @@ def own_version() -> str:
 
 
 def is_older_torch() -> bool:
-    """Return whether the installed torch, which is not imported for this, is older than `NEEDED_TORCH`."""
+    """Return whether the installed torch is older than `NEEDED_TORCH`. torch is not imported."""
     from importlib.metadata import version
 
     found, needed = ([int(part) for part in text.split(".")[:2]] for text in (version("torch"), NEEDED_TORCH))
@@ -73,8 +73,8 @@ def is_older_torch() -> bool:
 
 
 def own_command() -> str:
-    """Return the command that starts this dtrain: `dtrain` if the shell finds this one, else the path of its script (in
-    an environment that is not activated) or the interpreter with the module."""
+    """Return the command that starts this installation: `dtrain` if the shell would find this one first, else the path
+    of its script, or the Python interpreter with the module."""
     if _is_first_on_path("dtrain"):
         return "dtrain"
     script = Path(sys.executable).parent / "dtrain"
@@ -82,19 +82,19 @@ def own_command() -> str:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs one of our extras into the environment of this dtrain."""
+    """Return the shell command that installs an optional dependency group of dtrain (`extra`) into this environment."""
     pip = "pip" if _is_first_on_path("pip") else f"{_from_here(Path(sys.executable))} -m pip"
     return f"{pip} install 'declarative_train[{extra}]'"
 
 
 def extra_for(package: str) -> str | None:
-    """Return the command that installs a package by our extra of its name, or None if the package is installed. Imports
-    nothing."""
+    """Return the shell command that installs a missing package by the extra of the same name; None if the package is
+    installed. The package is not imported."""
     return None if find_spec(package) is not None else install(package)
 
 
 def _is_first_on_path(name: str) -> bool:
-    """Return whether the shell finds the program of this environment first."""
+    """Return whether the shell would find the program `name` of this Python environment before any other."""
     from shutil import which
 
     found = which(name)
@@ -102,7 +102,7 @@ def _is_first_on_path(name: str) -> bool:
 
 
 def _from_here(path: Path) -> str:
-    """Return a path quoted for the shell, relative if it is below the working directory."""
+    """Return a path quoted for the shell, relative to the working directory if it is below it."""
     from shlex import quote
 
     return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

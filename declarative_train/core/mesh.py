@@ -1,4 +1,4 @@
-"""Mesh of ranks: a product of named axes, along which the ranks of a run share the work."""
+"""Mesh of ranks: a product of named axes of parallelism."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DATA_AXES: tuple[Axis, ...] = ("replicate", "shard", "expert")  # ranks along th
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """Axis of a mesh.
+    """Axis of a mesh: its name and its number of ranks.
 
-    `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
-    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter. `expert`: each rank
-    holds some experts of a mixture, and sends its rows to the ranks of their experts; of other layers it holds the same
-    as the ranks along `replicate` or `shard`. `context`: the ranks read the same rows, and each computes its positions
-    of them. `tensor`: the ranks read the same rows, and each computes a part of the features, heads or vocabulary of a
-    layer.
+    `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of its stage,
+    or of all shards), and gradients are averaged. `shard`: each rank holds a part of every parameter. `expert`: each
+    rank holds some experts of a mixture of experts, and rows are sent to the rank of their expert; the other layers are
+    copied or sharded as along `replicate` or `shard`. `context`: the ranks read the same rows, and each computes some
+    positions of them. `tensor`: the ranks read the same rows, and each computes a part of the features, heads or
+    vocabulary of a layer.
     """
 
     name: Axis
@@ -33,12 +33,12 @@ Mesh = tuple[MeshAxis, ...]
 
 
 def size_of(mesh: Sequence[MeshAxis], *names: Axis) -> int:
-    """Return the number of ranks along these axes. An axis that the mesh does not have counts as 1."""
+    """Return the product of the sizes of the axes `names`. An axis that the mesh does not have counts as 1."""
     return prod(axis.size for axis in mesh if axis.name in names)
 
 
 def coordinates(rank: int, mesh: Sequence[MeshAxis]) -> dict[str, int]:
-    """Return the coordinates of a rank by mesh axis. Neighbouring ranks differ in the last axis."""
+    """Return the position of a rank along each axis, by axis name. Consecutive ranks differ in the last axis."""
     found: dict[str, int] = {}
     for axis in reversed(mesh):
         rank, found[axis.name] = divmod(rank, axis.size)

@@ -1,4 +1,4 @@
-"""Names in recipes: their form, the reserved words, and a check for repeated names; and the files of a run."""
+"""Names in recipes: their form, reserved words and a check for repeated names; and the names of the files of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = re.compile(NAME, re.ASCII)
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a valid name: lower case letters, digits and `_`, beginning with a letter."""
+    """Return whether a text is a valid name: lower case letters, digits and `_`, first a letter."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -1,6 +1,7 @@
-"""Packs: components, keys, checks, commands and hooks of one kind of data or model, added by a package.
+"""Packs: extensions of dtrain by an installed Python package, each for one kind of data or model. A pack adds
+components, keys, checks, commands and hooks.
 
-A package brings a pack by an entry point of the group `dtrain.packs`, whose object is a `Pack`:
+A package provides a pack by an entry point of the group `dtrain.packs`, whose object is a `Pack`:
 
     [project.entry-points."dtrain.packs"]
     audio = "dtrain_audio:PACK"
@@ -23,11 +24,12 @@ GROUP = "dtrain.packs"
 
 
 class PackError(RuntimeError):
-    """Error: an installed pack, or a module that it names, cannot be used. The text is one line."""
+    """Error: an installed pack, or a module that it names, cannot be imported or is wrong. The message is one line."""
 
 
 class Command(NamedTuple):
-    """Command: its line in `dtrain --help`, its module (with `add_arguments` and `run`), whether it needs POSIX."""
+    """Command of `dtrain`: its line in `dtrain --help`, its module (with `add_arguments` and `run`), and whether it
+    needs a POSIX system."""
 
     summary: str
     module: str
@@ -36,7 +38,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Additions of a package to dtrain. Every field is optional. Addresses are `package.module:name`."""
+    """Everything that a package adds to dtrain. Every field is optional. Addresses are texts `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type. Of
@@ -128,7 +130,7 @@ def find_packs() -> Mapping[str, Pack]:
 
 
 def load(address: str) -> Any:
-    """Return the object at an address of a pack. Raises PackError."""
+    """Import and return the object at an address `package.module:name`. Raises PackError."""
     module, _, name = address.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -137,7 +139,7 @@ def load(address: str) -> Any:
 
 
 def find_folder(package: str) -> Path:
-    """Return the folder of a package of a pack, which is not imported; the packages that hold it are. Raises
+    """Return the folder of a Python package without importing it; only its parent packages are imported. Raises
     PackError."""
     try:
         found = find_spec(package)
@@ -149,14 +151,16 @@ def find_folder(package: str) -> Path:
 
 
 def hooks(name: str) -> Iterator[Callable[..., Any]]:
-    """Yield this hook of each pack that has it, in the order of the packs' names. Raises PackError."""
+    """Yield the function for the hook `name` of each pack that defines it, in the order of the packs' names. Raises
+    PackError."""
     for pack in find_packs().values():
         if address := getattr(pack, name):
             yield load(address)
 
 
 def find_row(table: str, word: str) -> Any:
-    """Return the object that a table of a pack has for a word. Raises PackError and LookupError."""
+    """Return the object that the table `table` of an installed pack has for `word`. Raises LookupError if no pack has
+    one, and PackError."""
     for pack in find_packs().values():
         if word in getattr(pack, table):
             return load(getattr(pack, table)[word])
@@ -164,8 +168,8 @@ def find_row(table: str, word: str) -> Any:
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of a kind of components, with the rows of the packs: addresses by sorted names. Raises
-    PackError."""
+    """Return the table of component types of a kind: the rows `own` and those of all packs, sorted: type -> address.
+    Raises PackError."""
     found = dict(own)
     for name, pack in find_packs().items():
         for word, address in pack.components.get(kind, {}).items():

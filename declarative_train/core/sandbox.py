@@ -1,8 +1,9 @@
 """Bounded Jinja2: an environment whose templates cannot use more time or memory than their limits.
 
-Templates come from recipes and models of others. A hostile one could hang, or make large values: the text, its nesting,
-every operator, filter and call are checked against limits and a deadline. Jinja's own sandbox prevents access to Python
-internals. Importing Jinja takes longer than reading a recipe, so import this module only for a template that needs it.
+Templates come from recipes and models of unknown authors. A hostile template could run forever or make large values, so
+its text, its nesting and every operator, filter and call are checked against limits and a deadline. Jinja's own sandbox
+prevents access to Python internals. Importing Jinja takes longer than reading a recipe, so import this module only for
+a template that needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Limits(NamedTuple):
-    """Limits of the templates of one kind."""
+    """Limits on the length, nesting, values and time of templates."""
 
     text: int  # characters of a template
     brackets: int  # nesting depth
@@ -39,11 +40,11 @@ _PADS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", 
 
 
 class TooCostly(Exception):  # noqa: N818 (the name says it)
-    """Error of a template that would take too long or too much memory."""
+    """Error: a template would take too long or too much memory."""
 
 
 class Forbidden(Exception):  # noqa: N818
-    """Error of a template that uses a part of Jinja that templates of its kind do not have."""
+    """Error: a template uses a part of Jinja that is not allowed in templates of its kind."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class Forbidden(Exception):  # noqa: N818
 
 
 class Clock:
-    """Deadline of one template, and of all templates together. Templates may run inside each other: `vars`."""
+    """Deadline of one template, and of all templates together. One template may render another, as `vars` do."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -75,7 +76,8 @@ class Clock:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Environment of Jinja's sandbox with limits. A language of templates derives from it."""
+    """Jinja environment, based on Jinja's sandbox, that enforces `Limits`. Subclasses define what templates may
+    contain."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
@@ -87,8 +89,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def compiling(self, text: str) -> Iterator[None]:
-        """Check the size of a template, which the block compiles. Raises TooCostly, also if it is nested too deep for
-        Python."""
+        """Check the length and nesting of the template `text`, then run the `with` block, which compiles it. Raises
+        TooCostly, also if Python cannot compile it because of its nesting."""
         if len(text) > self.limits.text:
             raise TooCostly(f"this template is longer than {self.limits.text:,} characters")
         if _depth(text) > self.limits.brackets:
@@ -103,8 +105,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return Template.from_code(self, self.compile(tree), self.globals)
 
     def check_value(self, value: Any) -> Any:
-        """Return the value. Raises TooCostly if it has too many characters and items, nested ones included, or an
-        integer with too many bits."""
+        """Return the value unchanged. Raises TooCostly if it has too many characters and items, nested ones included,
+        or contains an integer with too many bits."""
         weight, waiting = 0, [value] if not isinstance(value, str) or len(value) > self.limits.weight else []
         while waiting:
             item = waiting.pop()
@@ -122,20 +124,21 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def check(self, value: Any) -> Any:
-        """Return the value. Raises TooCostly after the deadline, and as `check_value`."""
+        """Return the value unchanged. Raises TooCostly after the deadline or if the value is too large."""
         self.clock.look()
         return self.check_value(value)
 
     def check_call(self, function: Callable[..., Any], *given: object) -> None:
-        """Check the arguments of a function, and the object of a method. Raises TooCostly, also if the result would be
-        too long."""
+        """Check the arguments of a call, and the object of a method, before the function runs. Raises TooCostly if one
+        of them is too large or the result would be too large."""
         receiver = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps `format`
         weighed = [each for each in (receiver, *given) if isinstance(each, str | list | tuple | dict | int)]
         self.check(weighed)
         self._check_growth(getattr(function, "__name__", "").removeprefix("do_"), weighed)
 
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with checks of its arguments and result."""
+        """Return a function that checks its arguments, calls `function`, and checks the result. A check raises
+        TooCostly."""
         bounded = functools.partial(self._call_bounded, function)
         functools.update_wrapper(bounded, function)  # also copies the mark of a function that takes the environment
         return bounded
@@ -162,7 +165,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(super().call_binop(context, operator, left, right))
 
     def _check_growth(self, name: str, given: Sequence[Any]) -> None:
-        """Check the arguments of functions that repeat or pad a text."""
+        """Raise TooCostly if the function `name`, which repeats or pads a text, would return a text that is too
+        long."""
         if name in _PADS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
             raise _too_wide()
         if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):

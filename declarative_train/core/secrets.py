@@ -1,8 +1,8 @@
 """Removal of secrets from texts: values that recipes take from the environment, passwords and keys in URLs.
 
-`masked` is for text that is displayed or kept only to be read. Text that is used later (a plan, the record of a run)
-goes through `with_names`, which writes a value of the environment as `{{ env.NAME }}`; `with_values` replaces that by
-the value in the environment of the process that reads it.
+`masked` is for text that is only displayed or logged. Text that is read again later (a plan, the record of a run) goes
+through `with_names`, which writes each value of the environment as `{{ env.NAME }}`; `with_values` inserts the value
+again from the environment of the process that reads the text.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class _UsedVariables:
-    """Values that were read from the environment.
+    """Values that recipes or plans read from the environment.
 
-    `names`: value -> its variable, the longest value first; `pattern` finds all of them. `made`: texts that templates
-    computed from a value and that do not contain it. `num_reads`: number of times that a variable was read.
+    `names`: value -> its variable, the longest value first; `pattern` matches any of these values. `made`: texts that
+    templates computed from a value and that do not contain it. `num_reads`: number of times that a variable was read.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,8 @@ used_variables = _UsedVariables()
 
 
 def record_variable(name: str, value: str) -> None:
-    """Record the value of an environment variable that a recipe or a plan uses, so that texts do not show it."""
+    """Record the value of an environment variable that a recipe or a plan uses, so that `masked` and `with_names` find
+    it."""
     used_variables.num_reads += 1
     if len(value) < SHORTEST or value in used_variables.names:
         return
@@ -53,7 +54,8 @@ def record_variable(name: str, value: str) -> None:
 
 
 def record_derived(text: str) -> str:
-    """Record a text that a template computed from the environment, such as a value in capitals, and return it."""
+    """Record a text that a template computed from an environment variable (such as a value in capitals), and return the
+    text."""
     if len(text) >= SHORTEST and text not in used_variables.made and with_names(text) == text:
         used_variables.made = sorted([*used_variables.made, text], key=len, reverse=True)
     return text
@@ -65,14 +67,14 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the variables whose values occur in a text."""
+    """Return the names of the recorded variables whose values occur in a text."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 
 
 def masked(text: str) -> str:
-    """Return a text without values of the environment. URLs get `***` for the text before `@` and for the values of
-    their query, which may be passwords, keys or tokens."""
+    """Return a text with recorded values of the environment masked. In URLs, `***` replaces the text before `@` and the
+    values of the query, which may be passwords, keys or tokens."""
     if "://" in text:
         text = _QUERY.sub(r"\1***", _USER.sub("***@", text))
     text = with_names(text)
@@ -82,15 +84,15 @@ def masked(text: str) -> str:
 
 
 def with_names(text: str) -> str:
-    """Return a text with `{{ env.NAME }}` in place of each value of the environment."""
+    """Return a text with `{{ env.NAME }}` in place of each recorded value of the environment."""
     if used_variables.pattern is None:
         return text
     return used_variables.pattern.sub(lambda found: f"{{{{ env.{used_variables.names[found[0]]} }}}}", text)
 
 
 def with_values(text: str) -> str:
-    """Return a text with the values of the environment in place of `{{ env.NAME }}`. A variable that is not set stays a
-    name."""
+    """Return a text with each `{{ env.NAME }}` replaced by the value of that variable. A variable that is not set stays
+    a name."""
     return _NAME.sub(lambda found: _value_of(found[1]) or found[0], text)
 
 
@@ -102,13 +104,13 @@ def _value_of(name: str) -> str | None:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the variables that a text names as `{{ env.NAME }}`."""
+    """Return the names of the variables that a text contains as `{{ env.NAME }}`."""
     return list(dict.fromkeys(_NAME.findall(text)))
 
 
 def in_texts(change: Callable[[str], str], value: T) -> T:
-    """Return plain values (of JSON, or with tuples for lists) after applying `change` to each text in them. Keys are
-    unchanged."""
+    """Return plain Python data (as from JSON; tuples allowed) with `change` applied to each text in it. Keys of
+    mappings stay unchanged."""
     return _in_texts(change, value)  # type: ignore[return-value]
 
 

@@ -1,13 +1,13 @@
-"""Position of a value in a text: file, line and column, as an editor counts them."""
+"""Span: position of a value in a text, by file, line and column, as an editor counts them."""
 
 from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """A half-open range of characters in a named text.
+    """Half-open range of characters in a named text.
 
-    Lines and columns count from 1; `end_column` is the column after the last character. `path` is the file as the
-    user named it, or the option that gave the value (`--set training.epochs=3`), in which case line is 1.
+    Lines and columns count from 1; `end_column` is the column after the last character. `path` is the file as the user
+    named it, or the option that gave the value (`--set training.epochs=3`); the line of an option is 1.
     """
 
     path: str
@@ -21,10 +21,11 @@ class Span(NamedTuple):
 
     @property
     def in_option(self) -> bool:
-        """True if the text is an option of the command line, where paths are relative to the working directory."""
+        """True if the text is an option of the command line; paths in it are relative to the working directory."""
         return self.path.startswith("--")
 
     def within(self, offset: int, length: int = 1) -> "Span":
-        """Return the part of a one-line span that begins `offset` characters after its start."""
+        """Return the span of `length` characters that begins `offset` characters after the start of this one-line
+        span."""
         column = self.column + offset
         return Span(self.path, self.line, column, self.line, column + length)

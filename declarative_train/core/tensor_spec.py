@@ -21,11 +21,11 @@ FLOATING: frozenset[str] = frozenset({"float64", "float32", "bfloat16", "float16
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape per sample (without dimension 0, the batch), dtype, and the range of the values.
+    """Shape per sample (without the batch dimension 0), dtype, and range of the values of a tensor.
 
-    `num_values` is n when every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` holds a
-    range that `num_values` cannot express: one interval for all values, or one for each entry of the last dimension.
-    Empty: no range is known beyond `num_values`.
+    `num_values` is n if every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` holds a
+    range that `num_values` cannot express: one interval for all values, or one for each entry of the last dimension; if
+    empty, only `num_values` is known.
     """
 
     shape: tuple[int, ...]
@@ -35,19 +35,20 @@ class TensorSpec:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Known range of the values: one interval, or one for each entry of the last dimension. Empty if unknown."""
+        """Known ranges of the values: one interval for all, or one for each entry of the last dimension. Empty if
+        unknown."""
         if self.bounds or self.num_values is None:
             return self.bounds
         return ((0, self.num_values - 1),)
 
     @property
     def interval(self) -> Interval | None:
-        """Known range of all values together; None if unknown."""
+        """Smallest interval that contains all values, if it is known; else None."""
         found = self.intervals
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
     def between(self, intervals: Sequence[Interval]) -> TensorSpec:
-        """Return this tensor with a known range: one interval, or one for each entry of the last dimension."""
+        """Return a copy with known ranges of the values: one interval, or one for each entry of the last dimension."""
         bounds: tuple[Interval, ...] = tuple(intervals)
         if self.dtype == "bool" or not all(isfinite(end) for each in bounds for end in each):
             return replace(self, num_values=None, bounds=())
@@ -73,8 +74,8 @@ class TensorSpec:
         return count
 
     def describe(self, precision: str) -> str:
-        """Return shape and dtype for a message. A graph writes float32 for the compute dtype of the run
-        (`graph/lower.py`), so the dtype is float64 at precision fp64."""
+        """Return shape and dtype for a message. float32 in a graph means the compute dtype of the run
+        (`graph/lower.py`), so at precision fp64 it is shown as float64."""
         return f"{self} {'float64' if self.dtype == 'float32' and precision == 'fp64' else self.dtype}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Untrusted text: JSON that may nest too deeply, and characters that control a terminal."""
+"""Untrusted input: JSON that may nest too deeply, and texts with characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _ACTING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, form
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError, also for text that nests too deeply, where `json.loads`
-    raises RecursionError."""
+    """Return the value of a JSON text. Raises ValueError, also for a text that nests too deeply (`json.loads` would
+    raise RecursionError)."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -24,12 +24,12 @@ def one_line(text: str) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Return `text` without characters that control a terminal, but with its line breaks and tabs."""
+    """Return `text` without characters that control a terminal; line breaks and tabs are kept."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 
 def printable(character: str) -> str:
-    """Return the character, or the replacement that is safe to print."""
+    """Return the character if it is safe to print on a terminal, else a visible replacement."""
     if character in "\n\r\t":
         return " "
     return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in _ACTING else character

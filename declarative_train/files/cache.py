@@ -1,8 +1,9 @@
-"""On-disk cache of facts about files: indexes, statistics, converted tables.
+"""On-disk cache of data computed from files: indexes, statistics, converted tables.
 
-Each entry has a kind (a folder) and a name, which is a hash of everything it depends on: paths, sizes, dates, options.
-The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be deleted at any time. Above `$DTRAIN_CACHE_GB`
-(10) the entries that were used least recently are deleted. Without a writable cache everything works, only slower.
+Each entry has a kind (a subfolder) and a name, which is a hash of everything that the entry depends on: paths, sizes,
+dates, options. The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be deleted at any time. If the
+cache grows above `$DTRAIN_CACHE_GB` (10), the entries that were used least recently are deleted. Without a writable
+folder everything works, only slower.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ Stamp = list[int | str]
 
 
 def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
-    """Return the stamp of a file, or None if there is nothing that changes with its content.
+    """Return the stamp of a file, which differs if the content was changed; None if the server reports nothing that
+    changes with the content.
 
-    `refresh`: ask the server of a remote file again. Otherwise its answer from when the source was opened is used.
-    Raises OSError and SourceError.
+    `refresh`: ask the server of a remote file again; otherwise use its answer from when the source was opened. Raises
+    OSError and SourceError.
     """
     local = local_path(path)
     if local is not None:
@@ -50,13 +52,13 @@ def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
 
 
 def cache_folder(kind: str) -> str | None:
-    """Return the folder of all entries of a kind, whether or not it exists; None if the user has no cache."""
+    """Return the folder of all entries of a kind; it may not exist yet. None if this user has no cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(base, "dtrain", kind) if os.path.isabs(base) else None
 
 
 def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
-    """Return the path of a cache entry, whether or not it exists; None if there is no folder for a cache."""
+    """Return the path of the cache entry for `parts`; it may not exist yet. None if there is no cache folder."""
     folder = cache_folder(kind)
     if folder is None:
         return None
@@ -66,7 +68,7 @@ def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
 
 
 def load(place: str | None) -> Any:
-    """Return the data of a cache entry that `save` wrote; None if there is none."""
+    """Return the data that `save` wrote to the cache entry at `place`; None if there is no such entry."""
     if place is None:
         return None
     try:
@@ -79,14 +81,14 @@ def load(place: str | None) -> Any:
 
 
 def mark_used(place: str) -> None:
-    """Set the access time, which decides the order of deletion. The modification time stays: readers use it to detect
-    changes."""
+    """Set the access time of an entry; entries with the oldest access are deleted first. The modification time stays,
+    because readers use it to detect changes."""
     with suppress(OSError):
         os.utime(place, ns=(time.time_ns(), os.stat(place).st_mtime_ns))
 
 
 def save(place: str | None, data: object) -> None:
-    """Write data to a cache entry as JSON. If that is impossible, nothing happens."""
+    """Write data to a cache entry as JSON. If it cannot be written, do nothing."""
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"
@@ -103,7 +105,7 @@ def save(place: str | None, data: object) -> None:
 
 
 def limit_bytes() -> int:
-    """Return the size limit of the cache."""
+    """Return the size limit of the cache in bytes."""
     try:
         return int(float(os.environ["DTRAIN_CACHE_GB"]) * 1e9)
     except (KeyError, ValueError):
@@ -114,8 +116,9 @@ _uncounted: int | None = None
 
 
 def count(written: int, keep: str) -> None:
-    """Add to the number of bytes written, and delete old entries if needed. The size of the cache is measured at the
-    first write of the process and after each 1/32 of the limit, because measuring takes time for every file."""
+    """Add `written` bytes to the size of the cache, and delete old entries except `keep` if it is too large. The size
+    is measured at the first write of the process and after each 1/32 of the limit, because measuring looks at every
+    file."""
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):
@@ -124,7 +127,8 @@ def count(written: int, keep: str) -> None:
 
 
 def make_room(keep: str, limit: int | None = None) -> None:
-    """Delete the least recently used entries above the limit, except `keep` and entries that a process has locked."""
+    """Delete the least recently used entries until the cache is below `limit`, except `keep` and entries that a process
+    has locked."""
     limit = limit_bytes() if limit is None else limit
     found = sorted(_files(os.path.dirname(os.path.dirname(keep))))
     total = sum(size for _, size, _ in found)
@@ -136,7 +140,7 @@ def make_room(keep: str, limit: int | None = None) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Delete a file unless a process has locked it. Return whether it is gone."""
+    """Delete a file unless a process has locked it. Return True if the file no longer exists."""
     try:
         with open(path, "rb") as file:
             if not try_lock(file.fileno()):
@@ -150,7 +154,7 @@ def _remove(path: str) -> bool:
 
 
 def _files(folder: str) -> Iterator[tuple[float, int, str]]:
-    """Yield the last use, bytes and path of each file below a folder."""
+    """Yield (time of last use, size in bytes, path) of each file below a folder."""
     for below, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(below, name)

@@ -1,4 +1,4 @@
-"""Activity of threads: the file that each thread reads and since when, for reports of stalls.
+"""Activity of threads: the file that each thread reads, and since when; reports of stalls use it.
 
 A loader process writes the activity of its main thread into memory that it shares with its parent.
 """
@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 
 class FileActivity(NamedTuple):
     """File that a thread reads. `since` is a time of `time.monotonic`, one clock for all processes of a machine. `who`:
-    what the thread waits for, None if it works itself."""
+    the loader process that reads for this thread; None if the thread reads itself."""
 
     path: str | None
     since: float
@@ -31,12 +31,12 @@ _mirror: tuple[int, Callable[[FileActivity], None]] | None = None
 
 
 def set_file(path: str | None) -> None:
-    """Record that this thread now reads a file; None: it starts something new."""
+    """Record that this thread now reads the file `path`; None: it has begun other work."""
     note(FileActivity(path, time.monotonic()))
 
 
 def note(doing: FileActivity) -> None:
-    """Record an activity of this thread."""
+    """Record an activity of the calling thread."""
     thread = get_ident()
     _doing[thread] = doing
     if _mirror is not None and _mirror[0] == thread:
@@ -44,24 +44,24 @@ def note(doing: FileActivity) -> None:
 
 
 def activity_of(thread: int | None) -> FileActivity | None:
-    """Return the last activity of a thread."""
+    """Return the last recorded activity of a thread, given by its id; None if there is none."""
     return None if thread is None else _doing.get(thread)
 
 
 def is_loader() -> bool:
-    """Return whether this is a loader process."""
+    """Return whether the current process is a loader process."""
     return _mirror is not None
 
 
 class ActivitySlots:
-    """Shared memory with the activity of some loader processes. Create it before they are forked; each of them calls
-    `mine` once."""
+    """Shared memory with one slot per loader process, for its activity. Create it before the processes are forked; each
+    process calls `mine` once."""
 
     def __init__(self, count: int) -> None:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Write the activity of this thread into slot `number` from now on."""
+        """Make this process write the activity of the calling thread into slot `number` from now on."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)
@@ -77,7 +77,7 @@ class ActivitySlots:
         self._bytes[begin : begin + _LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
 
     def of(self, number: int) -> tuple[int, FileActivity] | None:
-        """Return the id and the activity of a process; None before its start and while it is writing."""
+        """Return (process id, activity) from slot `number`; None if the process has not started or is writing."""
         begin = number * _SLOT_BYTES
         size = int.from_bytes(self._bytes[begin : begin + _LENGTH_BYTES], "little")
         try:

@@ -1,7 +1,7 @@
 """Folders of files, local or on any file system of fsspec: list the files once, when a source is opened.
 
-The size and tag of each remote file in the listing are noted, so that reading it requests only its bytes. A listing by
-HTTP is a page of links without either, so each file is asked about at its first read.
+The listing also gives the size and tag of each remote file, so that reading a file later requests only its bytes. A
+listing by HTTP is a page of links without sizes and tags, so the server is asked about each file at its first read.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def list_files(root: str) -> list[str]:
 
 
 def _finds(system: Any) -> bool:
-    """Return whether the file system lists everything below a name at once, as object stores do. fsspec's generic
-    version skips folders that fail."""
+    """Return whether an fsspec file system has its own method to list everything below a folder with one call, as
+    object stores have. fsspec's generic method skips folders that fail."""
     from fsspec.asyn import AsyncFileSystem
 
     return getattr(type(system), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find
 
 
 def _walk(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """List folder by folder."""
+    """Yield (path, fsspec's info) of each file below the folder `inner`, listing folder by folder."""
     waiting, met = [inner], {inner}
     while waiting:
         folder = waiting.pop()
@@ -72,7 +72,7 @@ def _walk(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_all(paths: Sequence[str], read: Callable[[str], T]) -> list[T]:
-    """Return the results of `read` for the files, read concurrently. Raises SourceError."""
+    """Return `read(path)` for each path, in order; files are read concurrently. Raises SourceError."""
     if len(paths) < 2:
         return [_read_noted(path, read) for path in paths]
     set_file(paths[0])  # for reports of stalls
@@ -87,13 +87,15 @@ def _read_noted(path: str, read: Callable[[str], T]) -> T:
 
 
 def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
-    """Return the size and tag of a file from the listing; 0 and "" if the listing had none."""
+    """Return the size and tag of the file `below` in the folder `root`, as the listing reported them; 0 and "" if it
+    did not."""
     known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)
 
 
 def list_remote(root: str, endings: Collection[str]) -> Iterator[str]:
-    """Yield paths below a remote folder, by the rules of `files_below`. Raises SourceError."""
+    """Yield the paths that `files_below` would yield for a local folder, for the remote folder `root`. Raises
+    SourceError."""
     for name in list_files(root.rstrip("/")):
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden and os.path.splitext(name)[1].lower() in endings:
@@ -101,8 +103,8 @@ def list_remote(root: str, endings: Collection[str]) -> Iterator[str]:
 
 
 def files_below(root: str, endings: Collection[str]) -> Iterator[str]:
-    """Yield paths below the local folder `root` of files with these endings, in no order. Links to
-    folders are followed, because sets are often assembled with `ln -s`."""
+    """Yield the paths of files with these endings below the local folder `root`, unsorted. Links to folders are
+    followed, because data sets are often assembled with `ln -s`."""
     waiting = [""]
     while waiting:
         below = waiting.pop()
@@ -119,6 +121,6 @@ def files_below(root: str, endings: Collection[str]) -> Iterator[str]:
 
 
 def _is_above(link: str, folder: str) -> bool:
-    """Return whether a link leads to a folder above it, so that following it would never end."""
+    """Return whether a link in `folder` leads to a folder above it, so that following it would never end."""
     target = os.path.realpath(link)
     return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(target, ""))

@@ -1,7 +1,7 @@
-"""Lock of a file between processes: one process writes, the others wait or go without.
+"""Lock of a file between processes: one process writes, the others wait or continue without the lock.
 
-The lock (flock) belongs to the open file. Forked processes inherit it, so it lasts until one releases it or the last of
-them has ended, in whatever way; nothing needs cleaning up after a crash. A lock file names the process that holds it.
+The lock (flock) belongs to the open file. Forked processes inherit it, so it lasts until one of them releases it or the
+last of them has ended, even by a crash. A lock file names the process that holds the lock.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class FileLock:
-    """Exclusive lock of one file at a time. `handle`: of the open file, -1 if this process has no lock. `problem`: why
-    the file system has no locks; then every process takes the lock."""
+    """Exclusive lock of one file at a time. `handle`: descriptor of the open file, -1 if this process does not hold the
+    lock. `problem`: why the file system does not support locks; then every process gets the lock."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -34,9 +34,9 @@ class FileLock:
         self._touched_s = 0.0
 
     def take(self, path: str, waits: Callable[[int], bool], mode: int = 0o644) -> bool:
-        """Lock a file, which is created with `mode` if it does not exist. While another process has it, ask `waits`,
-        with a handle of the file, whether to wait. Return whether this process has the lock. Raises OSError if the file
-        cannot be opened."""
+        """Lock the file `path`, which is created with `mode` if it does not exist. While another process holds the
+        lock, call `waits` with the file descriptor; it returns whether to wait longer. Return True if this process has
+        the lock. Raises OSError if the file cannot be opened."""
         self.path, locked = path, False
         while not locked:
             self.handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
@@ -61,20 +61,21 @@ class FileLock:
             return True
 
     def name_holder(self) -> None:
-        """Write to the file who holds it, unless the disk is full."""
+        """Write the id and host of this process to the lock file, unless the disk is full."""
         with suppress(OSError):
             os.truncate(self.handle, 0)
             os.pwrite(self.handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def touch(self) -> None:
-        """Show the waiting processes that this one makes progress: set the file's time, once per second at most."""
+        """Update the time of the lock file, at most once per second: the waiting processes see that this one makes
+        progress."""
         if self.handle != -1 and time.monotonic() - self._touched_s > 1:
             self._touched_s = time.monotonic()
             with suppress(OSError):
                 os.utime(self.handle)
 
     def release(self, *, remove: bool = True) -> None:
-        """Release the lock, also for forked processes, and remove the file."""
+        """Release the lock, also for forked processes, and with `remove` delete the file."""
         if self.handle == -1:
             return
         with suppress(OSError):  # the folder may be gone, or its disk
@@ -88,9 +89,9 @@ class FileLock:
 
 @contextmanager
 def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
-    """Hold a lock until the block ends. While another process holds it, wait as long as that process makes progress
-    (`touch`). `doing` completes the sentence "process 12 ...". Raises OSError, and SourceError if the other process is
-    stuck."""
+    """Hold the lock of the file `path` during the `with` block. While another process holds it, wait as long as that
+    process makes progress (`FileLock.touch`). `doing` completes the sentence "process 12 ..." in messages. Raises
+    OSError, and SourceError if the other process makes no progress."""
     lock, seen, seen_s = FileLock(), 0, 0.0
 
     def waits(handle: int) -> bool:
@@ -115,8 +116,8 @@ def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting, exclusively or together with others. Return False if another process has it.
-    Raises OSError if the file system has no locks."""
+    """Lock an open file without waiting, exclusively or with `shared` together with others. Return False if another
+    process holds a lock that excludes this one. Raises OSError if the file system does not support locks."""
     try:
         _flock(handle, "LOCK_SH" if shared else "LOCK_EX")
     except OSError as error:
@@ -127,8 +128,8 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
 
 
 def open_shared(path: str) -> int | None:
-    """Open a file and lock it together with others, which prevents its removal. Return None if it does not exist or a
-    process writes it. Raises OSError."""
+    """Open a file with a shared lock, which prevents its removal, and return its descriptor. Return None if the file
+    does not exist or a process writes it. Raises OSError."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -141,7 +142,7 @@ def open_shared(path: str) -> int | None:
 
 
 def read_holder(handle: int) -> dict[str, Any]:
-    """Return what `name_holder` wrote: `pid` and `host`. Empty if nothing is known."""
+    """Return the `pid` and `host` that `name_holder` wrote to an open lock file. Empty if the file has none."""
     try:
         found = json.loads(os.pread(handle, 1 << 12, 0))
     except (OSError, ValueError):
@@ -150,7 +151,7 @@ def read_holder(handle: int) -> dict[str, Any]:
 
 
 def _is_at(handle: int, path: str) -> bool:
-    """Return whether `path` still names the open file."""
+    """Return whether the file at `path` is the open file `handle`, not a new file of the same name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

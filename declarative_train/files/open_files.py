@@ -1,4 +1,4 @@
-"""Access to the files of sources: open, map, read by range, and keep any number of them in use."""
+"""Access to the files of data sources: open, map, read byte ranges, and keep recently used files open."""
 
 from __future__ import annotations
 
@@ -74,13 +74,15 @@ _SKIPS: ContextVar[bool] = ContextVar("skips", default=False)
 
 
 def skips_bad_rows() -> bool:
-    """Return whether a source that is opened now leaves out rows that do not parse."""
+    """Return whether `skip_bad_rows` is in effect: a source that is opened now leaves out rows that cannot be
+    parsed."""
     return _SKIPS.get()
 
 
 @contextmanager
 def skip_bad_rows(skips: bool) -> Iterator[None]:
-    """Set whether sources opened in this context leave out rows that do not parse (`data.on_bad_row`)."""
+    """Set whether sources that are opened in the `with` block leave out rows that cannot be parsed
+    (`data.on_bad_row`)."""
     token = _SKIPS.set(skips)
     try:
         yield
@@ -89,11 +91,12 @@ def skip_bad_rows(skips: bool) -> Iterator[None]:
 
 
 class OpenFiles(Generic[T]):
-    """Results of `open_one` (a reader, a mapping) for any number of files. The last used ones stay open.
+    """Cache of open files: the results of `open_one` (a reader, a mapping) by path. The most recently used ones stay
+    open.
 
     A local file must keep the size and date that it had when it was first opened; otherwise its rows would come from
-    two different tables. `own_after_fork`: a forked process opens its files again, because an open file has one
-    position that both processes would move (a mapping has none). `own_by_thread`: each thread opens its own, for
+    two different tables. `own_after_fork`: a forked process opens the files again, because both processes would move
+    the one position of an open file (a mapping has none). `own_by_thread`: each thread opens files for itself, for
     readers that are not thread-safe. All methods are thread-safe.
     """
 
@@ -114,7 +117,8 @@ class OpenFiles(Generic[T]):
         self._seen: dict[str, tuple[int, int]] = {}
 
     def get(self, path: str) -> T:
-        """Return the result for a file. Raises SourceError, and the exceptions of `open_one`."""
+        """Return the result of `open_one` for a file, opened now or before. Raises SourceError, and the exceptions of
+        `open_one`."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
         set_file(path)
@@ -132,7 +136,7 @@ class OpenFiles(Generic[T]):
         return found
 
     def expect(self, path: str, size: int, modified_ns: int) -> None:
-        """Set the size and date that a local file must have when it is opened later."""
+        """Set the size and date that a local file must have when `get` opens it; otherwise `get` raises SourceError."""
         self._seen[path] = size, modified_ns
 
     def _check_same(self, path: str) -> None:
@@ -150,10 +154,10 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Split row numbers by the piece of the table that they are in.
+    """Split row numbers of a table that consists of consecutive pieces, such as files.
 
-    `starts`: first row of each piece, and the number of rows. Yields for each piece with rows: its number, positions in
-    `rows`, row numbers within the piece.
+    `starts`: first row of each piece, then the number of all rows. Yields, for each piece that has some of the `rows`:
+    the number of the piece, indices into `rows`, and row numbers within the piece.
     """
     import numpy as np
 
@@ -165,7 +169,7 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Return an object array of texts, bytes or None, as a column holds them."""
+    """Return texts, bytes or None as a numpy array of dtype object, the form of a column of texts."""
     import numpy as np
 
     found = np.empty(len(values), object)
@@ -174,7 +178,7 @@ def objects(values: Sequence[object]) -> np.ndarray:
 
 
 def map_bytes(path: str) -> np.memmap:
-    """Map all bytes of a local file. Writes are private to the process (copy on write)."""
+    """Return a memory map of all bytes of a local file. Writing to it does not change the file (copy on write)."""
     import numpy as np
 
     local = local_path(path)
@@ -200,13 +204,13 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
 
 
 def packing(path: str) -> str | None:
-    """Return pyarrow's name for the compression of a file, by its extension; None if it is not compressed."""
+    """Return pyarrow's name for the compression of a file, by its extension; None if the file is not compressed."""
     return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
 
 
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
-    """Check that a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`, or with
-    text that is not compressed if that is None. Raises SourceError."""
+    """Raise SourceError if a file is not of the `kind` ("a Parquet file") that its source reads: it must begin with the
+    bytes `wanted` or, if that is None, with text that is not compressed."""
     begin = read_bytes(path, 0, 16)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1

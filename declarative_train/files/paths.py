@@ -1,4 +1,4 @@
-"""Paths of sources: expand them to files, on this machine or at any fsspec URL; and the error of a source that cannot
+"""Paths of data sources: expand them to files, local or at any fsspec URL; and `SourceError`, for a source that cannot
 be read.
 
 Local files do not go through fsspec, because importing it costs as much as reading a small table.
@@ -26,11 +26,11 @@ _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is th
 
 
 class SourceError(Exception):
-    """A source that cannot be opened or read: its message, and data to find its place in the recipe.
+    """Error: a data source cannot be opened or read. It has a message, and data to find the position in the recipe.
 
-    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
-    are the existing names, where `name` was looked for; `path` is the whole path, unless it is remote. `below`: path in
-    the recipe from the opened source to the failing one, if that is nested in it.
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (an error in the
+    plugin's code). `name` was looked for among the existing names `known`; `path` is the absolute path, unless it is
+    remote. `below`: path in the recipe from the opened source to the failing one, if that is nested in it.
     """
 
     below: str = ""
@@ -54,20 +54,20 @@ class SourceError(Exception):
 
 
 def is_remote(path: str) -> bool:
-    """Return whether reading a path needs a network."""
+    """Return whether a path is a URL that is read over a network."""
     last = path.rpartition(_CHAIN)[2]
     return "://" in last and not last.startswith((*_HERE, *_IN_PROCESS))
 
 
 def is_known(url: str) -> bool:
-    """Return whether fsspec knows the scheme, even if the package for it is not installed."""
+    """Return whether fsspec knows the scheme of a URL, even if the package for it is not installed."""
     from fsspec.registry import available_protocols
 
     return set(url.partition("://")[0].split(_CHAIN)) <= set(available_protocols())
 
 
 def local_path(path: str) -> str | None:
-    """Return the path in the file system of this machine, or None for a URL of another."""
+    """Return a path or URL as a path in the local file system; None for a URL of another file system."""
     for scheme in _HERE:
         if path.startswith(scheme):
             return path[len(scheme) :]
@@ -75,12 +75,13 @@ def local_path(path: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    """Return the scheme of the last link, where the bytes are."""
+    """Return the scheme of a URL; of a chained URL (`zip://a.csv::s3://...`), the scheme of the last link, which holds
+    the bytes."""
     return url.rpartition(_CHAIN)[2].partition("://")[0]
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path within it. Raises SourceError."""
+    """Return fsspec's file system for a URL, and the path within that file system. Raises SourceError."""
     import fsspec
 
     archive = local_path(url.rpartition(_CHAIN)[2])
@@ -104,7 +105,7 @@ _announced: set[tuple[str, str]] = set()  # hosts and variables
 
 
 def _announce_variables(url: str) -> None:
-    """Print which host will receive the value of which variable of the environment, once for each pair."""
+    """Print which environment variables are sent to the host of a URL, once for each variable and host."""
     if not is_remote(url):
         return
     host = masked(urlsplit(url.rpartition(_CHAIN)[2]).netloc.rpartition("@")[2])
@@ -116,7 +117,8 @@ def _announce_variables(url: str) -> None:
 
 @contextmanager
 def as_source_error(what: str, path: str) -> Iterator[None]:
-    """Convert every exception of a file system into SourceError: each cloud client has exceptions of its own."""
+    """Convert every exception raised in the `with` block into SourceError: each cloud client has exceptions of its
+    own."""
     try:
         yield
     except SourceError:
@@ -126,12 +128,13 @@ def as_source_error(what: str, path: str) -> Iterator[None]:
 
 
 def unreadable(what: str, path: str, error: Exception) -> SourceError:
-    """Return the error for a file that cannot be read."""
+    """Return the SourceError for a file that cannot be read. `what` names the kind of file."""
     return SourceError("unreadable", f"cannot {what} {format_path(path)}: {reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Return every file, in the order of `paths`; the files of a glob are sorted by name. Raises SourceError."""
+    """Return every file that the paths and globs name, in the order of `paths`; the files of a glob are sorted by name.
+    Raises SourceError."""
     return [file for path in paths for file in _expand_one(path)]
 
 
@@ -153,10 +156,10 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a path is a file, and note its size and tag.
+    """Return whether a path is a file, and store its size and tag (`remote.note`).
 
-    Sends one request, or none if the listing has the answer. Raises RemoteError on failure, unlike fsspec's `isfile`,
-    which then returns False.
+    Sends one request, or none if `listed` has the answer. Raises RemoteError if the request fails; fsspec's `isfile`
+    would return False.
     """
     try:
         is_listed = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
@@ -173,7 +176,7 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return the URL of a file that the file system of `url` names. The other links of a chain stay."""
+    """Return the URL of `file`, a path in the file system of `url`. The other links of a chained URL stay."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
@@ -221,7 +224,7 @@ def _list_names(names: list[str]) -> str:
 
 
 def format_path(path: str) -> str:
-    """Return the path for a message: relative if it is below the working directory, without passwords."""
+    """Return the path as a message shows it: relative if it is below the working directory, without passwords."""
     links, _, last = path.rpartition(_CHAIN)
     local = local_path(last)
     if local is None or not os.path.isabs(local):
@@ -231,7 +234,7 @@ def format_path(path: str) -> str:
 
 
 def size_bytes(path: str) -> int:
-    """Return the size of a file. Raises SourceError."""
+    """Return the size of a file in bytes. Raises SourceError."""
     local = local_path(path)
     with as_source_error("look at", path):
         if local is not None:

@@ -1,14 +1,15 @@
 """Cache of byte ranges of remote files: each range is requested once.
 
-A file is divided into grains of 64 KiB. 64 grains are a segment, which is a file of the cache. Its name is a hash of
-the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its grains arrive:
+A file is divided into grains of 64 KiB; 64 grains are a segment, which is one file of the cache. The name of a segment
+is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its
+grains arrive:
 
     head     (64, 2) uint32: 1 + the slot of each grain, or 0; CRC-32 of its bytes, seeded with the number of the grain
     slots    the bytes of grains, in the order of arrival
 
-The head is written last, and bytes that do not match their checksum count as missing: a cut off or damaged file only
-costs a request. If several processes want the same grains, one requests them and the others wait, by a lock of the
-segment's file.
+The head is written last, and bytes that do not match their checksum count as missing, so a truncated or damaged file
+only costs another request. If several processes want the same grains, one requests them and the others wait for the
+lock of the segment's file.
 
 The size and tag of a file are those reported when its source was opened (`remote.note`). They are requested again from
 time to time, so that a file that changes during a run ends the run.
@@ -44,7 +45,8 @@ Fetch = Callable[[int, int], bytes]
 
 
 class Ranges:
-    """A remote file of `size` bytes, read by range. `name`: the parts of its name in the cache. Thread-safe."""
+    """Remote file of `size` bytes, read by range through the cache. `name`: the parts that its cache entries are named
+    by. Thread-safe."""
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -56,7 +58,8 @@ class Ranges:
         self._ahead = 0
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`, at most to the end of the file. Raises the exceptions of `fetch`."""
+        """Return the bytes from `start` to `stop` (exclusive), at most to the end of the file. Raises the exceptions of
+        `fetch`."""
         start, stop = max(start, 0), min(stop, self.size)
         if start >= stop:
             return b""
@@ -72,7 +75,7 @@ class Ranges:
         return b"".join(found)[start - begin : stop - begin]
 
     def _keep_whole(self) -> None:
-        """Store the whole file, which came from a server without ranges, so that it need not be requested again."""
+        """Store the whole file, which a server without ranges has sent, so that it need not be requested again."""
         for segment in range(-(-self._num_grains // _OF_SEGMENT)):
             begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
             with self._lock_segments({segment}) as handles:
@@ -93,7 +96,8 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return grains to read ahead, in segments that are locked here or begin after them."""
+        """Return the numbers of grains from `last` on to request too (read-ahead): the missing ones of the same
+        segment, if this process has locked it."""
         if not missing:
             return []
         least, most = _AHEAD
@@ -125,7 +129,7 @@ class Ranges:
         return found
 
     def _read_kept(self, first: int, last: int) -> dict[int, bytes]:
-        """Return the grains from `first` to `last` that are stored and undamaged."""
+        """Return the grains from `first` to `last` (exclusive) that are in the cache and undamaged: number -> bytes."""
         found: dict[int, bytes] = {}
         for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
             place = self._place(segment)
@@ -157,8 +161,8 @@ class Ranges:
 
     @contextmanager
     def _lock_segments(self, segments: set[int]) -> Iterator[dict[int, int]]:
-        """Lock segments and yield their handles. A segment that another process keeps locked, or that cannot be
-        written, has none."""
+        """Lock segments and yield their file descriptors by number, without segments that another process keeps locked
+        or that cannot be written."""
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
         with ExitStack() as stack:
@@ -173,7 +177,7 @@ class Ranges:
 
 
 class RangeFile(io.RawIOBase):
-    """A remote file as a seekable file. Small reads are served from a buffer in memory."""
+    """Remote file as a seekable Python file. Small reads are served from a buffer in memory."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -214,7 +218,7 @@ class RangeFile(io.RawIOBase):
 
 
 def is_on() -> bool:
-    """Return whether there is a folder for the cache and its limit is above 0."""
+    """Return whether this cache is used: there is a folder for it, and its size limit is above 0."""
     return cache_path("remote") is not None and limit_bytes() > 0
 
 
@@ -223,13 +227,13 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of a segment: two numbers for each grain."""
+    """Return the head of a segment file: two numbers for each grain."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Append grains to a segment. Raises OSError."""
+    """Append grains (number -> bytes) to a segment file. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)
@@ -242,7 +246,7 @@ def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
 
 
 def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:
-    """Return runs of consecutive grains: (first, last + 1)."""
+    """Return the runs of consecutive grain numbers, each as (first, last + 1)."""
     found: list[tuple[int, int]] = []
     for grain in grains:
         if found and found[-1][1] == grain:
@@ -257,8 +261,8 @@ _asked: dict[str, float] = {}  # time of the last check
 
 
 def ranges_of(path: str) -> Ranges | None:
-    """Return the ranges of a file; None if no source has noted the file, its server has no ranges or no tag, or the
-    cache is off."""
+    """Return the cached ranges of a remote file; None if no size was stored for it (`remote.note`), its server has no
+    ranges or no tag, or the cache is off."""
     info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None
@@ -272,7 +276,7 @@ def ranges_of(path: str) -> Ranges | None:
 
 
 def open_ranges(path: str) -> RangeFile | None:
-    """Return a file object with a position of its own; None in the cases of `ranges_of`."""
+    """Return a remote file as a new file object that reads through the cache; None where `ranges_of` returns None."""
     info = find_info(path)
     return None if info is None or ranges_of(path) is None else RangeFile(_make_ranges(path, info))
 
@@ -282,7 +286,8 @@ def _make_ranges(path: str, info: FileInfo) -> Ranges:
 
 
 def _fetch(path: str, info: FileInfo, start: int, stop: int) -> bytes:
-    """Send one request. Raises RemoteError, and SourceError for a file that has changed."""
+    """Request the bytes from `start` to `stop` of a remote file. Raises RemoteError, and SourceError if the file has
+    changed."""
     system, inner = file_system(path)
 
     def once() -> bytes:

@@ -1,6 +1,6 @@
-"""Reads over a network: retry temporary failures; raise an OSError without secrets for final ones.
+"""Reads over a network: temporary failures are retried, other failures raise an OSError without secrets in its text.
 
-Each cloud client has exceptions of its own; some retry on their own.
+Each cloud client has exceptions of its own; some also retry on their own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FileInfo(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> FileInfo | None:
-        """Convert fsspec's `info`. Returns None if it has no size."""
+        """Return the FileInfo for fsspec's `info` of a file; None if it has no size."""
         if info.get("size") is None:
             return None
         tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
@@ -47,7 +47,8 @@ _noted: dict[str, FileInfo] = {}
 
 
 def note(path: str, info: Mapping[str, Any]) -> FileInfo | None:
-    """Store fsspec's `info` of a file until its source is opened again. Returns None if it has no size."""
+    """Store fsspec's `info` of a file until its source is opened again, and return it as FileInfo; None if it has no
+    size."""
     found = FileInfo.of(info)
     if found is None:
         _noted.pop(path, None)
@@ -57,16 +58,17 @@ def note(path: str, info: Mapping[str, Any]) -> FileInfo | None:
 
 
 def find_info(path: str) -> FileInfo | None:
-    """Return the facts stored for a path, or None."""
+    """Return the FileInfo that `note` stored for a path, or None."""
     return _noted.get(path)
 
 
 class RemoteError(OSError):
-    """Failure of a remote read. Its text is fit for a message."""
+    """Failure of a remote read. Its text can be shown to the user."""
 
 
 def retry(call: Callable[[], T]) -> T:
-    """Return the result of `call`, with retries. Raises RemoteError, and FileNotFoundError."""
+    """Call a function again after temporary failures, and return its result. Raises RemoteError, and
+    FileNotFoundError."""
     begun, pause_s = time.monotonic(), FIRST_PAUSE_S
     for number in range(1, TRIES + 1):
         try:
@@ -87,12 +89,12 @@ def retry(call: Callable[[], T]) -> T:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return the real cause: fsspec raises FileNotFoundError for every failure of an HTTP server."""
+    """Return the original exception: fsspec raises FileNotFoundError for every failure of an HTTP server."""
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return whether a retry may succeed."""
+    """Return whether an exception is a temporary failure, so that a retry may succeed."""
     cause = _cause_of(error)
     status = getattr(cause, "status", None)
     if isinstance(status, int) and status:
@@ -101,7 +103,7 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def is_of_network(error: BaseException | None) -> bool:
-    """Return whether an exception comes from the network or the file system."""
+    """Return whether an exception was raised by the network or a file system."""
     cause = None if error is None else _cause_of(error)
     return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
 
@@ -118,8 +120,8 @@ def _is_silent(error: BaseException) -> bool:
 def http_options() -> dict[str, Any]:
     """Return options for fsspec's HTTP client.
 
-    They limit the silence of a server, while aiohttp's own limit is 300 s for a whole answer of any size. They also
-    forbid redirects to another server.
+    They limit the time in which a server sends nothing; aiohttp's own limit is 300 s for a whole answer of any size.
+    They also forbid redirects to another server.
     """
     from aiohttp import ClientTimeout
 
@@ -137,8 +139,8 @@ def _trace_config() -> Any:
 
 
 async def _stay_with_server(_session: object, _context: object, params: Any) -> None:
-    """Raise PermissionError for a redirect to another server. That server could be one that only this machine can
-    reach, and its answer would be taken for data."""
+    """Raise PermissionError for a redirect to another server. The other server could be one that only this machine can
+    reach, and its answer would be used as data."""
     asked = params.url
     target = asked.join(type(asked)(params.response.headers.get("Location") or params.response.headers.get("URI", "")))
     same = (target.host, target.port) == (asked.host, asked.port)
@@ -148,13 +150,13 @@ async def _stay_with_server(_session: object, _context: object, params: Any) -> 
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an exception, without secrets."""
+    """Return the first line of the text of an exception, without secrets."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return masked(str(text).splitlines()[0])
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable file of fsspec whose reads are retried. A read that is cut off counts as a failure."""
+    """Seekable file of fsspec whose reads are retried. A read that returns too few bytes counts as a failure."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened

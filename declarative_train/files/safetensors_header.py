@@ -15,7 +15,7 @@ Header = dict[str, tuple[tuple[int, ...], str]]
 
 
 class TensorPlace(NamedTuple):
-    """Shape, dtype and byte range in the file (`end` exclusive) of one tensor."""
+    """Shape and dtype of one tensor, and its byte range in the file (`end` exclusive)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -24,15 +24,16 @@ class TensorPlace(NamedTuple):
 
 
 def read_header(path: str) -> Header:
-    """Read only the header (https://huggingface.co/docs/safetensors, "Format"). Raises ValueError and OSError."""
+    """Read the header of a safetensors file (https://huggingface.co/docs/safetensors, "Format"). Raises ValueError and
+    OSError."""
     with open(path, "rb") as file:
         items, _ = _items(lambda start, stop: file.read(stop - start), os.path.getsize(path))
     return {name: (shape, dtype) for name, (shape, dtype, _) in items.items()}
 
 
 def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, TensorPlace]:
-    """Return the place of each tensor in a file of `size` bytes. `read` returns the bytes from start to end. Raises
-    ValueError, and the exceptions of `read`."""
+    """Return the `TensorPlace` of each tensor of a file of `size` bytes, by name. `read(start, end)` returns bytes of
+    the file. Raises ValueError, and the exceptions of `read`."""
     items, begin = _items(read, size)
     found = {}
     for name, (shape, dtype, (first, last)) in items.items():
@@ -44,7 +45,7 @@ def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, Tenso
 
 
 def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
-    """Raise ValueError where two tensors share bytes, which the format forbids."""
+    """Raise ValueError if the byte ranges of two tensors overlap, which the format forbids."""
     in_order = sorted(places.items(), key=lambda item: (item[1].begin, item[1].end))
     for (name, place), (following, its_place) in pairwise(in_order):
         if its_place.begin < place.end:
@@ -54,7 +55,7 @@ def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
 def _items(
     read: Callable[[int, int], bytes], whole: int
 ) -> tuple[dict[str, tuple[tuple[int, ...], str, tuple[int, int]]], int]:
-    """Return shape, dtype and offsets of each tensor, and the byte that offsets count from."""
+    """Return (shape, dtype, offsets) of each tensor by name, and the position in the file that offsets count from."""
     size = int.from_bytes(read(0, 8), "little")
     if not 2 <= size <= min(_MOST_BYTES, whole):
         raise ValueError("it is not a safetensors file")
@@ -73,7 +74,7 @@ def _items(
 
 
 class _RepeatedError(ValueError):
-    """A header with a repeated name."""
+    """Error: a header contains the same name twice."""
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""YAML text -> Document: nodes that know where they were typed, merged by `extends`, `--with` and `--set`."""
+"""YAML text -> Document: nodes that keep their file, line and column, merged by `extends`, `--with` and `--set`."""
 
 from declarative_train.source.load import load
 

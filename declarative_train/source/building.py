@@ -1,7 +1,8 @@
-"""Builder of nodes from parser events, with a stack in place of recursion, bounded in depth and size.
+"""Builder of the tree of nodes from YAML parser events. It uses a stack in place of recursion, with limits on depth and
+size.
 
-It reports mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are not text, aliases
-that expand without limit. A mapping that is really an unquoted `{{ }}` becomes the intended text.
+It reports mistakes that are valid YAML but no valid recipe: duplicate keys, empty values, tags, keys that are not text,
+aliases that expand without limit. An unquoted `{{ }}`, which YAML reads as a mapping, becomes the intended text.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
 
 
 class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported already)
-    """End of reading; the diagnostics give the reason."""
+    """Exception that stops reading a file after a mistake, which is in the diagnostics already."""
 
 
 class _OpenCollection:
-    """An open mapping or list. `start` is the offset of its first character, `mistakes` the number of diagnostics
-    before it."""
+    """Mapping or list whose end has not been read yet. `start` is the offset of its first character, `mistakes` the
+    number of diagnostics before it."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -75,10 +76,10 @@ class _OpenCollection:
 
 
 class Builder:
-    """Builder of one tree. `repairs`: offset -> text whose place in the parsed text is filled with `x`.
+    """Builder of one tree. `repairs`: offset -> original text of a part that the parsed text has as a row of `x`.
 
-    The parser's marks count lines and columns as `lines` does if the whole text is parsed as typed and contains neither
-    the line breaks of YAML 1.1 nor a byte order mark.
+    The line and column numbers of the parser are used if they equal those of `lines`: the parsed text is the whole file
+    as typed, without a byte order mark and without the additional line breaks of YAML 1.1.
     """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
@@ -149,7 +150,7 @@ class Builder:
         return Scalar(value, text, span, False, places)
 
     def _block_scalar(self, text: str, start: int, end: int) -> Scalar:
-        """Return a block scalar. Its span is its content, from the first to the last visible character."""
+        """Return a block scalar (`|` or `>`). Its span is the content, from the first to the last visible character."""
         line, _ = self.lines.place(start)
         begin = self.lines.starts[line] if line < len(self.lines) else end
         raw = self.lines.text[begin:end]
@@ -162,7 +163,8 @@ class Builder:
         )
 
     def _skip_properties(self, event: Any, start: int, end: int) -> int:
-        """Return the offset of the value after its anchor and tag. Tags are reported here."""
+        """Return the offset of the value that follows an anchor and a tag. Report the tag, which recipes must not
+        have."""
         found = _PROPERTIES.match(self.lines.text, start)
         stop = (
             min(found.end(), end) if found and isinstance(event, yaml.ScalarEvent) else found.end() if found else start
@@ -217,8 +219,8 @@ class Builder:
         self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
 
     def _span(self, frame: _OpenCollection, end: int, values: list[Node]) -> Span:
-        """Return the span of a collection: of brackets from one to the other; of a block to the end of its
-        last value."""
+        """Return the span of a collection: with brackets, from the opening to the closing one; without, to the end of
+        its last value."""
         if frame.flow:
             return self.lines.span(frame.start, end)
         line, column = frame.line, frame.column
@@ -229,7 +231,7 @@ class Builder:
         return Span(self.lines.path, line, column, line, column)
 
     def _merge(self, frame: _OpenCollection) -> None:
-        """Insert the entries of `<<: *base` at its place. Keys written in the mapping win."""
+        """Insert the entries of the merge key `<<: *base` at its position. Keys written in the mapping itself win."""
         own = {entry.name for entry in frame.entries}
         for position, key, value in reversed(frame.merges):
             sources = value.items if isinstance(value, Sequence) else (value,)
@@ -288,7 +290,7 @@ class Builder:
                 node = self._empty_item(node)
             frame.items.append(node)
             if frame.flow and isinstance(node, Scalar) and (frame.pieces or "(" in node.text):
-                self._is_cut(frame, node, is_mapping=False)
+                self._repair_cut_value(frame, node, is_mapping=False)
         elif frame.key is None and not frame.skip_value:
             self._key(frame, node)
         else:
@@ -327,7 +329,7 @@ class Builder:
         if frame.flow and isinstance(node, Scalar) and (frame.pieces or "(" in node.text):
             if not node.is_empty:
                 frame.pieces = []
-            if self._is_cut(frame, key if node.is_empty else node, is_mapping=True):
+            if self._repair_cut_value(frame, key if node.is_empty else node, is_mapping=True):
                 return
         first = frame.names.setdefault(key.text, key)
         if first is not key:
@@ -356,7 +358,8 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Report `0,001` and drop the other diagnostics about it. Return False if it is something else."""
+        """If `before` and `key` are one number with a decimal comma (`0,001`), report it in place of the other
+        diagnostics there and return True. Otherwise return False."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False
@@ -369,9 +372,9 @@ class Builder:
         self._report(decimal_comma(span, f"{before.text},{key.text}"))
         return True
 
-    def _is_cut(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Collect the pieces of a value with round brackets that was cut at its commas. At the last piece report it,
-        replace the pieces by the value that was meant, and return True."""
+    def _repair_cut_value(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
+        """Handle a value such as `(1, 2)`, which YAML cuts at its commas. Keep each piece; at the last one, report the
+        mistake, put the whole value in place of the pieces and return True. Otherwise return False."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []

@@ -10,7 +10,8 @@ from declarative_train.source.node import Mapping, Node, Path, find
 
 
 class SourceFile(NamedTuple):
-    """A text that was read. `role`: recipe, base (`extends`), with (`--with`), block (a shipped block)."""
+    """Text of one file of a recipe. `role`: recipe, base (`extends`), with (`--with`), block (a block that dtrain
+    ships)."""
 
     path: str
     text: str
@@ -24,10 +25,10 @@ class SourceFile(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A value that a later file replaced or removed; `dtrain show` lists it.
+    """Value that a later file replaced or removed; `dtrain show` lists it.
 
-    `span` is the dropped value, `by` the value that replaced it. `reason`: `replaced`, `removed` (by a null), `another
-    type` (the whole mapping), `alternative` (`epochs` replaces `steps`).
+    `span` is the place of the dropped value, `by` that of the value that replaced it. `reason`: `replaced`, `removed`
+    (by a null), `another type` (the whole mapping was replaced), `alternative` (`epochs` replaces `steps`).
     """
 
     path: Path
@@ -37,12 +38,12 @@ class Dropped(NamedTuple):
 
 
 class Document(NamedTuple):
-    """`complete` is False if a base or a `--with` file could not be read. Values may then be missing, so only existing
-    values are checked.
+    """Merged recipe, before its templates are rendered. `complete` is False if a base or a `--with` file could not be
+    read; values may then be missing, so checks do not report missing values.
 
-    `base_orders` serves decisions.md, Q3 (a default wire that a derived recipe moves): for each mapping whose keys
-    later files changed, its path and its keys in the order of the first file, which is the merged `extends`, or the
-    recipe if it extends nothing.
+    `base_orders`: for each mapping whose keys later files changed, its path and its keys in the order of the first file
+    (the merged `extends`, or the recipe if it extends nothing). They show where a derived recipe moves a default wire
+    (docs/decisions.md, Q3).
     """
 
     path: str
@@ -57,5 +58,5 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Return every text by the path in spans, including `--set` options. The renderer quotes from them."""
+        """Return every source text by the path that spans have, including `--set` options."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

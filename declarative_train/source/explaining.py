@@ -1,7 +1,7 @@
-"""Diagnostics for exceptions of templates, placed at the part of the scalar that caused them.
+"""Diagnostics for exceptions of Jinja templates, at the part of the scalar that caused them.
 
-Jinja reports only lines. Its lexer gives every token with its text, so the offset of a name, or of the token at which
-the parser stopped, is found by adding up lengths.
+Jinja reports only lines. Its lexer returns every token with its text, so adding up lengths gives the offset of a name,
+or of the token at which the parser stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _WORDS = {
 
 
 def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) -> Diagnostic:
-    """Return the diagnostic for an exception raised when the template in `scalar` was compiled, or run with `names`."""
+    """Return the diagnostic for an exception that compiling the template in `scalar`, or running it with the variables
+    `names`, has raised."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
     from declarative_train.core.sandbox import Forbidden, TooCostly
@@ -121,7 +122,7 @@ def _plain_words(problem: Exception) -> str:
 
 
 def _tokens(text: str) -> list[tuple[int, str, str]]:
-    """Return offset, kind and text of every token before the first lexical error."""
+    """Return (offset, kind, text) of every Jinja token before the first lexical error."""
     from jinja2 import Environment
     from jinja2.exceptions import TemplateSyntaxError
 
@@ -139,7 +140,7 @@ def _tokens(text: str) -> list[tuple[int, str, str]]:
 
 
 def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
-    """Return the place of `name` in the template: after a dot or in brackets, or by itself."""
+    """Return the span of `name` in the template: after a dot or in brackets (`after_dot`), or as a variable."""
     tokens = [token for token in _tokens(scalar.text) if token[1] != "whitespace"]
     for before, (at, kind, word) in zip([(0, "", ""), *tokens], tokens, strict=False):
         dotted = before[2] == "."
@@ -151,7 +152,7 @@ def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
 
 
 def _template_place(scalar: Scalar) -> Span:
-    """Return the place of the only `{{ }}` of the scalar, or of the whole scalar if there are several."""
+    """Return the span of the `{{ }}` in a scalar, or of the whole scalar if it has several."""
     tokens = _tokens(scalar.text)
     starts = [at for at, kind, _ in tokens if kind in ("variable_begin", "block_begin")]
     ends = [at + len(word.rstrip()) for at, kind, word in tokens if kind in ("variable_end", "block_end")]

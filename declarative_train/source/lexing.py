@@ -1,7 +1,7 @@
-"""Lexer of one line of YAML without a parser: key, value and comment, ends of quotes and brackets, and round brackets
-that YAML has cut at their commas.
+"""Lexer of one line of YAML without a parser: key, value and comment, ends of quotes and brackets, and values in round
+brackets that YAML has cut at their commas.
 
-It is used only for lines that the parser has refused, so that the message can name what the user meant.
+It is used only for lines that the YAML parser rejects, so that the message can say what the user meant.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PAIRS = {"[": "]", "{": "}", "(": ")"}
 
 
 def entry(line: str) -> tuple[str, str, int, str]:
-    """Return indentation with dashes, key, column offset of the value, and the value without a comment."""
+    """Return (indentation with dashes, key, column offset of the value, value without a comment) of a line."""
     found = _ENTRY.match(line)
     assert found is not None, "every part of the pattern is optional"
     return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])
 
 
 def without_comment(value: str) -> str:
-    """Return the value without a ` # ...` after it and without trailing blanks."""
+    """Return the value without a comment ` # ...` and without trailing blanks."""
     end = 0
     while end < len(value):
         if value[end] in "\"'" and (end == 0 or value[end - 1] in " \t[{,(:="):
@@ -48,8 +48,8 @@ def without_comment(value: str) -> str:
 
 
 def close_quote(text: str, start: int) -> int:
-    """Return the offset after the quoted text that begins at `start`; the end of the text if the quote
-    is not closed."""
+    """Return the offset after the quoted text that begins at `start`; the length of `text` if the quote is not
+    closed."""
     quote, at = text[start], start + 1
     while at < len(text):
         if text[at] == "\\" and quote == '"':
@@ -64,7 +64,7 @@ def close_quote(text: str, start: int) -> int:
 
 
 def close_bracket(text: str, start: int) -> int | None:
-    """Return the offset after the bracket that closes the one at `start`, or None."""
+    """Return the offset after the bracket that closes the one at `start`, or None if none does."""
     wanted: list[str] = []
     at = start
     while at < len(text):
@@ -84,7 +84,8 @@ def close_bracket(text: str, start: int) -> int | None:
 
 
 def bare_templates(line: str) -> list[tuple[int, int]]:
-    """Return the places of `{{ ... }}` outside quotes. One that is not closed ends with the line."""
+    """Return (start, end) of each `{{ ... }}` outside quotes. A template that is not closed extends to the end of the
+    line."""
     found: list[tuple[int, int]] = []
     at = 0
     while at < len(line):
@@ -103,8 +104,8 @@ def bare_templates(line: str) -> list[tuple[int, int]]:
 
 
 def flow_value(line: str, at: int) -> tuple[int, int]:
-    """Return the value around `at` inside `[ ]` or `{ }`: from after the previous `: `, comma or opening bracket to the
-    next comma or closing bracket, including its own nested brackets."""
+    """Return (start, end) of the value around offset `at` inside `[ ]` or `{ }`: it begins after the previous `: `,
+    comma or opening bracket, ends before the next comma or closing bracket, and may contain nested brackets."""
     start = at
     depth = 0  # nesting depth of the value's own brackets, from its end
     while start > 0:
@@ -126,7 +127,7 @@ def flow_value(line: str, at: int) -> tuple[int, int]:
 
 
 def quote(text: str) -> str:
-    """Return `text` in quotes, without escapes if possible."""
+    """Return `text` as a YAML text in quotes, without escapes if possible."""
     if '"' not in text and "\\" not in text:
         return f'"{text}"'
     return "'" + text.replace("'", "''") + "'"
@@ -136,12 +137,13 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return the number of brackets that are still open after the last piece."""
+    """Return the number of round brackets that are opened but not closed in the pieces of a cut value."""
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 
 def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """Return the list or the text that all pieces together were meant to be, and its diagnostic."""
+    """Return the value that the pieces of a cut value were meant to be, as a list or a text, and the diagnostic about
+    it."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

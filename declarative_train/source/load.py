@@ -1,7 +1,7 @@
 """Loader of a recipe: merge its `extends`, the file, `--with` files and `--set` options, in that order.
 
-A file is read once at each place that names it. Mistakes in a file are reported at their own lines, and the rest is
-still merged.
+A file that several `extends` name is read again for each of them. Mistakes in a file are reported at their own lines,
+and the rest is still merged.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def load(
     over: SequenceABC[Mapping] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
-    """Return the merged document; None if there is no text to read.
+    """Read a recipe and return the merged document; None if there is no text to read.
 
     If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes can
-    edit it. `text` replaces the content of the file, `texts` that of any file by its path. `over` is merged last, such
-    as a point of a sweep.
+    edit it. `text` replaces the content of the file; `texts` (path -> text) replaces that of any file. `over` is merged
+    last, such as the settings of one run of a sweep.
     """
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
 
 
 class _FileTree(NamedTuple):
-    """Tree of a file, and the merged tree of its `extends`."""
+    """Tree of one file (`own`), and the merged tree of the files that it extends."""
 
     own: Mapping | None
     base: Mapping | None
@@ -103,8 +103,8 @@ class _Loading:
         return document, self._list_diagnostics()
 
     def _list_diagnostics(self) -> list[Diagnostic]:
-        """Return the diagnostics. After a file that could not be read, those about nulls are dropped: the missing file
-        may have the key."""
+        """Return all diagnostics. If a file could not be read, leave out those about nulls that remove nothing: the
+        missing file may have the key."""
         merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 
@@ -138,7 +138,8 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Read a text and what it extends. `stack`: real paths of the files that led here."""
+        """Parse a text and read the files that it extends. `stack`: real paths of the files whose `extends` led
+        here."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found
@@ -152,7 +153,7 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged `extends` of a file, left to right; None if there is none that can be read."""
+        """Return the merged files of `extends`, left to right; None if there are none that can be read."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)
@@ -195,7 +196,7 @@ class _Loading:
         return _FileTree(None, None) if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
-        """Return the paths in `extends`, and report the other values in it."""
+        """Return the paths in `extends`, and report other values there."""
         node = root.get("extends")
         if node is None or (isinstance(node, Scalar) and node.is_empty):
             return []

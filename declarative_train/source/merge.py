@@ -1,10 +1,10 @@
 """Merger of the trees of several files, first to last, by the rules of `extends` (docs/language-reference.md, "Putting
 recipes together").
 
-Mappings merge; lists and scalars replace; a mapping of another `type` replaces the whole mapping of the base. `null`
-removes a key, which must exist. Of exclusive alternatives (`epochs`, `steps`) the later one removes the earlier one.
-The same holds for the short form of one entry (`loss`) and a long form (`losses`) without that entry. New keys go to
-the end. Every value keeps its span, and dropped values are recorded.
+Mappings are merged key by key; a list or scalar replaces the earlier value; a mapping with another `type` replaces the
+whole mapping of the base. `null` removes a key, which must exist. Of keys that exclude each other (`epochs`, `steps`)
+the later one removes the earlier one. The same holds for the short form of one entry (`loss`) and a long form
+(`losses`) without that entry. New keys are appended. Every value keeps its span, and dropped values are recorded.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _no_default(path: Path) -> str | None:
 
 
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one mapping is the short form of an entry and the other the long form of several. A mapping of
-    nulls only removes keys and is neither."""
+    """Return whether one mapping is the short form of an entry (`loss`) and the other the long form (`losses`) without
+    that entry. Return False if `over` has only nulls, which just remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -50,13 +50,13 @@ def _accept(root: Mapping) -> Diagnostic | None:
 
 
 class MergeRules(NamedTuple):
-    """Facts about the language that merging needs; the package `recipe` provides them.
+    """Facts about the recipe language that merging needs; the package `recipe` provides them.
 
-    `normalise` expands the short form at a path. It is called from the root down for every value outside lists, down to
-    `depth`. `exclusive` are sets of sibling keys that remove each other, as paths; `*` matches any name. `default_type`
-    is the `type` of a mapping without one (a field without `type` is a `tensor`). `opened` returns the mapping that a
-    word of a base abbreviates, when a mapping is merged over it. `foreign` returns the diagnostic for a file that is
-    not a recipe; then nothing else is reported.
+    `normalise` expands a short form at a path. It is called from the root down for every value outside lists, to the
+    depth `depth`. `exclusive`: sets of sibling keys that remove each other, as paths; `*` matches any name.
+    `default_type` returns the `type` of a mapping without one (a field without `type` is a `tensor`). If a mapping is
+    merged over a single word, `opened` returns the mapping that the word is short for. `foreign` returns the diagnostic
+    for a file that is no recipe; then nothing else is reported.
     """
 
     normalise: Callable[[Path, Node], Node] = _keep
@@ -79,7 +79,7 @@ class MergeRules(NamedTuple):
         return node.with_entries(entries)
 
     def alternatives(self, path: Path, name: str) -> set[str]:
-        """Return the siblings that `name` in the mapping at `path` removes."""
+        """Return the sibling keys that the key `name` of the mapping at `path` removes."""
         return {
             str(other[-1])
             for group in self.exclusive
@@ -95,7 +95,7 @@ def _matches(pattern: Path, path: Path) -> bool:
 
 
 class Merger:
-    """Merger of trees, one after the other. `dropped` and `diagnostics` accumulate."""
+    """Merger of trees, one after the other. `dropped` and `diagnostics` collect the results of all merges."""
 
     def __init__(self, rules: MergeRules) -> None:
         self.rules = rules
@@ -103,7 +103,8 @@ class Merger:
         self.diagnostics: list[Diagnostic] = []
 
     def merge(self, base: Mapping | None, over: Mapping) -> Mapping:
-        """Merge two trees that are expanded already (`MergeRules.expand`)."""
+        """Return `base` with `over` merged into it; short forms in both must be expanded already
+        (`MergeRules.expand`)."""
         return self._mapping((), base or Mapping((), over.span), over)
 
     def _mapping(self, path: Path, base: Mapping, over: Mapping) -> Mapping:
@@ -175,7 +176,8 @@ class Merger:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
     def _fresh(self, path: Path, node: Node) -> Node:
-        """Return a value that has no counterpart in a base, without its nulls: they have nothing to remove."""
+        """Return a value that the base does not have, without nulls in it. Report each of these nulls: it removes
+        nothing."""
         return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:
@@ -198,7 +200,8 @@ def _is_free(path: Path) -> bool:
 
 
 def is_null(node: Node) -> bool:
-    """Return whether a node is an explicit `null` or `~`. An empty value is not (it was reported when it was read)."""
+    """Return whether a node is a written `null` or `~`. A key without any value is not, and was reported when it was
+    read."""
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
 
 
@@ -207,7 +210,7 @@ def _only_positions(node: Mapping) -> bool:
 
 
 def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
-    """Return the keys of each mapping in `base` that has other keys, or the same in another order, in `final`."""
+    """Return, by path, the keys of each mapping in `base` whose keys in `final` are others or in another order."""
     found: dict[Path, tuple[str, ...]] = {}
 
     def walk(path: Path, before: Node, after: Node | None) -> None:
@@ -224,10 +227,10 @@ def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, 
 
 
 def drop_entries(node: Mapping, *names: str) -> Mapping:
-    """Return `node` without the entries called `names`."""
+    """Return the mapping without the entries of these names."""
     return node.without(names)
 
 
 def whole(path: str) -> Span:
-    """Return a span for a message about a whole text."""
+    """Return an empty span at the start of a text, for a message about the whole text."""
     return Span(path, 1, 1, 1, 1)

@@ -1,6 +1,6 @@
-"""YAML nodes that know where the user typed them.
+"""YAML nodes with the position where the user typed them.
 
-After `extends`, `--with` and `--set` are merged, one tree holds nodes of several files; each keeps its own span.
+After `extends`, `--with` and `--set` are merged, one tree has nodes of several files; each keeps its own span.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ Piece = tuple[int, int, int]  # from this offset of the text, consecutive charac
 
 
 class Scalar(NamedTuple):
-    """A value. `value` follows YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` is as typed, without quotes.
+    """Single value. `value` follows YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` is as typed, without
+    quotes.
 
-    `offset` is the number of characters between the span's start and the first character of `text` (1 for a quote).
-    `pieces` gives the places of the characters of `text` if they are not contiguous on one line (several lines,
-    escapes); `place` uses it. `template` is the typed text if `value` and `text` are its rendered result.
+    `offset` is the number of characters between the start of the span and the first character of `text` (1 for a
+    quote). `pieces` gives the positions of the characters of `text` if they are not contiguous on one line (several
+    lines, escapes); the method `place` uses it. `template` is the typed text if `value` and `text` are its rendered
+    result.
     """
 
     value: ScalarValue
@@ -37,12 +39,12 @@ class Scalar(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True if no value was typed. An explicit `null` or `~` is not empty."""
+        """True if a key has no value at all. A written `null` or `~` is not empty."""
         return self.value is None and not self.text and self.template is None
 
     def place(self, start: int, length: int = 1) -> Span:
-        """Return the place of the characters `start` to `start + length` of `text`; of a rendered scalar, its whole
-        span."""
+        """Return the span of `length` characters of `text` from index `start`. For a rendered template, return the
+        whole span."""
         if self.template is not None:
             return self.span
         if not self.pieces:
@@ -55,7 +57,7 @@ class Scalar(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """A list. `is_plain`: as in `Mapping`."""
+    """List of nodes. `is_plain`: as in `Mapping`."""
 
     items: tuple[Node, ...]
     span: Span
@@ -72,9 +74,9 @@ class Entry(NamedTuple):
 
 
 class Mapping:
-    """A mapping. `alone`: the short form of a single entry (`loss:` for `losses: {loss: ...}`); it and the long form
-    remove each other (`source/merge.py`). `is_plain`: True if it is known to contain no template and no null at any
-    depth, so that searching is unnecessary; False means unknown."""
+    """Mapping of keys to nodes. `alone`: it is written in the short form of a single entry (`loss:` for `losses: {loss:
+    ...}`); short and long form remove each other (`source/merge.py`). `is_plain`: True if the mapping is known to
+    contain no template and no null at any depth, so that it need not be searched; False means unknown."""
 
     __slots__ = ("alone", "entries", "is_plain", "span")
 
@@ -103,23 +105,23 @@ class Mapping:
         return iter(self.entries)
 
     def with_entries(self, entries: Iterable[Entry]) -> Mapping:
-        """Return a mapping at the same place with other entries."""
+        """Return a copy of this mapping, at the same span, with other entries."""
         return Mapping(tuple(entries), self.span, self.alone)
 
     def with_values(self, change: Callable[[Entry], Node]) -> Mapping:
-        """Return a mapping with `change` applied to each entry; this mapping if nothing changes."""
+        """Return a copy in which each value is `change(entry)`; this mapping itself if no value changes."""
         values = [change(entry) for entry in self.entries]
         if all(map(is_, values, [entry.value for entry in self.entries])):
             return self
         return self.with_entries([Entry(entry.key, new) for new, entry in zip(values, self.entries, strict=True)])
 
     def only(self, names: Container[str]) -> Mapping:
-        """Return the entries whose key is in `names`."""
+        """Return a copy with only the entries whose key is in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 
     def without(self, names: Container[str]) -> Mapping:
-        """Return the entries whose key is not in `names`."""
+        """Return a copy without the entries whose key is in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text not in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 
@@ -134,7 +136,7 @@ def is_template(text: str) -> bool:
 
 
 def find(root: Node, path: Path) -> Node | None:
-    """Return the node at `path`, or None."""
+    """Return the node at `path` below `root`, or None if there is none."""
     node: Node | None = root
     for part in path:
         if isinstance(node, Mapping):
@@ -147,8 +149,8 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Yield every scalar at `node` and below, in the order of the text. With `plain=False`, skip lists and mappings
-    that are known to contain neither a null nor a template."""
+    """Yield every scalar in a node (itself or nested), in the order of the text. With `plain=False`, skip lists and
+    mappings that are known to contain neither a null nor a template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -162,12 +164,13 @@ def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
 
 
 def is_open(node: Node) -> bool:
-    """Return whether a node is or contains a template, so its value is not known yet."""
+    """Return whether a node is or contains a template that was not rendered, so that the value is unknown."""
     return any(isinstance(each.value, str) and is_template(each.value) for each in scalars(node, plain=False))
 
 
 def to_value(node: Node) -> object:
-    """Return plain Python values. A sequence becomes a tuple, which frozen models accept in strict mode."""
+    """Return a node as plain Python data. A sequence becomes a tuple, which frozen pydantic models accept in strict
+    mode."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):
@@ -176,7 +179,7 @@ def to_value(node: Node) -> object:
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether a node is neither a null nor a template, and contains none."""
+    """Return whether a node is known to be and to contain neither a null nor a template."""
     if not isinstance(node, Scalar):
         return node.is_plain
     value = node.value
@@ -184,14 +187,14 @@ def is_plain(node: Node) -> bool:
 
 
 def kind_of(node: Node) -> str:
-    """Return the kind of a node for a message."""
+    """Return the kind of a node for a message: `a list`, `a mapping`, `a text`, `nothing`, or the value itself."""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"
 
 
 def describe_node(node: Node) -> str:
-    """Return the content of a node for a message: `a list`, `the text `ten``, `3`."""
+    """Return a node for a message: `a list`, `the text `ten``, `3`."""
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):

@@ -1,4 +1,4 @@
-"""Recognition of files that are not recipes, by name and first bytes: what the file is, and what to do with it."""
+"""Recognition of files that are not recipes, by name and first bytes: the kind of the file, and what to do with it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CONTROL_SHARE = 0.02  # of the head, in a file that is not UTF-8; compressed by
 
 
 class FileKind(NamedTuple):
-    """Kind of a file. `what` is its name with its article. `help` may contain `{path}`, and `{folder}`
-    for its folder."""
+    """Kind of a file that is not a recipe. `what` is its name with an article. `help` may contain `{path}`, the path of
+    the file, and `{folder}`, its folder."""
 
     what: str
     help: str
@@ -57,7 +57,7 @@ BY_BYTES = {
 
 
 def recognize(path: str, head: bytes) -> FileKind | None:
-    """Return the kind of a file that cannot be a recipe, by its name and first bytes; None if it can be one."""
+    """Return the kind of a file that cannot be a recipe, by its name and first bytes; None if it may be a recipe."""
     name = os.path.basename(path)
     found = BY_NAME.get(name) or BY_ENDING.get(os.path.splitext(name)[1].lower())
     found = found or next((each for mark, each in BY_BYTES.items() if head.startswith(mark)), None)

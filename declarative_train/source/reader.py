@@ -1,4 +1,4 @@
-"""Reader of YAML files: path -> text -> nodes with their places, or all mistakes in the text."""
+"""Reader of YAML files: path -> text -> nodes with their positions, or all mistakes in the text."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
-    """Read a file. Returns None and diagnostics if its bytes are not a recipe. Raises OSError if there is no file to
-    read."""
+    """Read the text of a file. Return None and diagnostics if its bytes cannot be a recipe. Raises OSError if the file
+    cannot be opened."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise OSError(0, "it is not an ordinary file")  # reading a pipe or a device might never end
     with open(path, "rb") as file:
@@ -57,7 +57,7 @@ def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]
 
 
 def explain_os_error(problem: OSError) -> str:
-    """Return the reason, for a message, why a file cannot be opened."""
+    """Return the reason why a file cannot be opened, for a message."""
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
         return "does not exist"
     if isinstance(problem, IsADirectoryError):
@@ -68,7 +68,7 @@ def explain_os_error(problem: OSError) -> str:
 
 
 def find_siblings(path: str, typed: str) -> Iterator[str]:
-    """Yield the YAML files in the folder of `path`, spelled like `typed`."""
+    """Yield the YAML files in the folder of `path`, written relative or absolute as the user wrote `typed`."""
     folder = Path(path).parent
     try:
         names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))
@@ -79,8 +79,8 @@ def find_siblings(path: str, typed: str) -> Iterator[str]:
 
 
 def find_tree(path: str) -> str:
-    """Return the folder tree of a recipe: its git repository, else the working directory if the recipe is below it,
-    else its own folder."""
+    """Return the root of the folder tree of a recipe: its git repository, else the working directory if the recipe is
+    below it, else its own folder."""
     folder = Path(os.path.realpath(path)).parent
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():
@@ -98,7 +98,7 @@ PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """Read the mapping of a file; None if the text is not a mapping. `path` names the text in spans."""
+    """Parse a file and return its mapping; None if the text is not a mapping. `path` names the text in spans."""
     node, diagnostics = read_value(path, text, num_marks(text))
     if isinstance(node, Mapping) or (diagnostics and node is None):
         return node, diagnostics
@@ -113,7 +113,7 @@ def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
 
 
 def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[Diagnostic]]:
-    """Read the value in `text` from offset `begin`; None if there is no value or it cannot be read."""
+    """Parse the value in `text` from offset `begin`; return None if there is no value or it cannot be read."""
     lines = Lines(path, text)
     broken = [found.start() for found in _FORBIDDEN.finditer(text, begin)]
     mistakes: list[Diagnostic] = []

@@ -41,11 +41,12 @@ _STATEMENTS = {"If": "{{ a if condition else b }}", "For": "{{ list | map(...) |
 
 
 class NoValue(Exception):  # noqa: N818
-    """Error of a template whose result is not a value of a recipe."""
+    """Error: the result of a template is not a number, text, boolean, null, list or mapping."""
 
 
 class NameMissing(Exception):  # noqa: N818
-    """Error of a missing name. `owner` is the value that lacks it; None: the names of the template."""
+    """Error: a template uses a name that does not exist. `owner` is the value that lacks the attribute or item; None
+    for a variable."""
 
     def __init__(self, owner: object, name: object) -> None:
         super().__init__(str(name))
@@ -53,7 +54,7 @@ class NameMissing(Exception):  # noqa: N818
 
 
 class _Missing(StrictUndefined):
-    """Undefined value of Jinja: usable with `default` and `is defined`, otherwise it raises NameMissing."""
+    """Undefined value of Jinja that can be used with `default` and `is defined`; any other use raises NameMissing."""
 
     __slots__ = ()
 
@@ -64,13 +65,15 @@ class _Missing(StrictUndefined):
 
 
 class Compiled:
-    """A compiled template. `is_value`: it is exactly one `{{ }}`, whose value keeps its type."""
+    """Compiled template. `is_value`: it is exactly one `{{ }}`, so the result keeps its type; otherwise the result is a
+    text."""
 
     def __init__(self, environment: Sandbox, template: Template, is_value: bool) -> None:
         self._environment, self._template, self.is_value = environment, template, is_value
 
     def run(self, names: Mapping[str, object]) -> object:
-        """Return the value. Raises the exceptions above, and any exception of the expression itself."""
+        """Return the result of the template for the variables `names`. Raises NoValue, NameMissing, TooCostly,
+        Forbidden, and any exception of the expression itself."""
         with self._environment.clock:
             context = self._template.new_context(dict(names))
             pieces = list(self._template.root_render_func(context))
@@ -81,7 +84,7 @@ class Compiled:
 
 
 class Sandbox(BoundedEnvironment):
-    """Environment of the templates of a recipe. Compile with `read`."""
+    """Jinja environment of the templates of a recipe. Compile a template with `read`."""
 
     def __init__(self) -> None:
         super().__init__(LIMITS, undefined=_Missing, keep_trailing_newline=True)
@@ -102,14 +105,14 @@ class Sandbox(BoundedEnvironment):
             return Compiled(self, self.compile_tree(tree), value is not None)
 
     def plain(self, value: object) -> object:
-        """Return the value with lists for tuples. Raises NoValue for a value that recipes do not have."""
+        """Return the value with tuples replaced by lists. Raises NoValue for a value that a recipe cannot have."""
         if isinstance(value, Undefined):
             str(value)  # raises NameMissing
         return _to_plain(self.check_value(value))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `a.b`: the item b of a mapping first, so that a var may be called `items`; else one of a
-        few methods."""
+        """Return `obj.attribute` for a template: the item of a mapping first, so that a variable may be called `items`;
+        else one of a few allowed methods."""
         if isinstance(obj, Mapping) and attribute in obj:
             return obj[attribute]
         if isinstance(obj, Undefined):
@@ -146,7 +149,7 @@ class Sandbox(BoundedEnvironment):
 
 
 def _in_list(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a list in place of an iterator as its result, which is at most as long as its input."""
+    """Return a function that calls `function` and converts an iterator that it returns to a list."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -168,7 +171,7 @@ def _sum_of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(tree: nodes.Template) -> None:
-    """Raise Forbidden for parts of Jinja that recipes do not have."""
+    """Raise Forbidden for parts of Jinja that recipe templates must not use."""
     for node in tree.find_all(nodes.Node):
         kind = type(node).__name__
         if isinstance(node, nodes.Stmt) and not isinstance(node, nodes.Output):
@@ -181,8 +184,8 @@ def check(tree: nodes.Template) -> None:
 
 
 def only_value(tree: nodes.Template) -> nodes.Expr | None:
-    """Return the expression of a template that is exactly one `{{ }}`, else None. A final newline comes from a block
-    scalar and is ignored."""
+    """Return the expression if a template is exactly one `{{ }}`, else None. A final newline (from a block scalar) is
+    ignored."""
     parts = [part for node in tree.body for part in (node.nodes if isinstance(node, nodes.Output) else [node])]
     shown = [part for part in parts if not (isinstance(part, nodes.TemplateData) and not part.data.strip("\n"))]
     only = shown[0] if len(shown) == 1 else None

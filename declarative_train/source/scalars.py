@@ -1,4 +1,4 @@
-"""YAML scalars: their values, and the places of their characters.
+"""YAML scalars: their values, and the positions of their characters.
 
 Values follow the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema), not the 1.1 rules of most
 parsers: `1e-4` and `.5` are floats, `no` and `1:30` are text, `010` is ten and `0o10` eight.
@@ -45,15 +45,15 @@ def resolve(text: str) -> ScalarValue:
 
 
 def has_leading_zero(text: str) -> bool:
-    """Return True for `010`, which is 10 here and was 8 in YAML 1.1."""
+    """Return True for an integer like `010`, which is 10 here and is 8 in YAML 1.1."""
     return _LEADING_ZERO.fullmatch(text) is not None
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return the places of the characters of `value`, which was typed from `start` to `end` (inside any quotes).
+    """Return the positions of the characters of `value`, which was typed from `start` to `end` (inside any quotes).
 
-    Folding and indentation drop characters, so each remaining run of characters is searched in the value, from left to
-    right. Empty if the value is identical to the typed text.
+    Folding and indentation drop characters, so each run of characters that was kept is searched in the value, from left
+    to right. Empty if the value is identical to the typed text.
     """
     if lines.text[start:end] == value:
         return ()
@@ -68,7 +68,8 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return the runs of `raw` that occur in the value unchanged: lines without indentation, cut at escapes."""
+    """Return (offset, text) of the parts of `raw` that the value contains unchanged: lines without indentation, cut at
+    escapes."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

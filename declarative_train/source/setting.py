@@ -1,4 +1,4 @@
-"""Parser of `--set a.b=1`: option -> a mapping that is merged like a file, with spans in the option as typed."""
+"""Parser of `--set a.b=1`: option -> a mapping that is merged like a file, with spans in the text of the option."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PREFIX = "--set "
 
 
 def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """Read the text after `--set`. A part of the path that contains dots is quoted:
-    `model.parameters."logits.weight".tie=embed.weight`."""
+    """Parse the text after `--set` to a mapping; return None and diagnostics if it is wrong. A part of the path that
+    contains dots is quoted: `model.parameters."logits.weight".tie=embed.weight`."""
     text = PREFIX + option
     lines = Lines(text, text)
     parts, equals = _path(text)
@@ -43,7 +43,7 @@ def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
 
 
 def wrap_in_path(key: str, node: Node) -> Mapping | None:
-    """Return `node` at the dotted path `key`, in the form of `--set`; None if `key` is not a path."""
+    """Return nested mappings with `node` at the dotted path `key`; None if `key` is not a path."""
     parts, equals = _path(f"{PREFIX}{key}=")
     if parts is None or equals is None or not all(name for _, _, name in parts):
         return None
@@ -54,7 +54,7 @@ def wrap_in_path(key: str, node: Node) -> Mapping | None:
 
 
 def as_option(setting: Mapping) -> str:
-    """Return the text to type after `--set`."""
+    """Return a setting as the text to type after `--set`."""
     parts, node = list[str](), cast(Node, setting)
     while isinstance(node, Mapping) and len(node.entries) == 1:
         name = node.entries[0].name
@@ -72,7 +72,8 @@ def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
 
 
 def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
-    """Return start, end and name of each part, and the offset of the `=`; (None, None) if this is not a setting."""
+    """Return (start, end, name) of each part of the path, and the offset of the `=`; (None, None) if the text is no
+    setting."""
     parts: list[tuple[int, int, str]] = []
     start = at = len(PREFIX)
     while at < len(text):

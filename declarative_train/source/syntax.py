@@ -1,8 +1,9 @@
-"""Explanation of YAML syntax errors: one diagnostic, and a repair to read on with if the meaning is clear.
+"""Explanation of YAML syntax errors: one diagnostic and, if the meaning is clear, a repair with which reading
+continues.
 
-The parser reports the place where it stopped, which is often not the place of the mistake: an unclosed quote shows at
-the next quote, a missing indentation at the next colon. Each method below reads the lines around one kind of error.
-libyaml and PyYAML have different messages; both are known here.
+The parser reports where it stopped, which is often not the place of the mistake: an unclosed quote is noticed at the
+next quote, a missing indentation at the next colon. Each method below examines the lines around one kind of error. The
+messages of libyaml and PyYAML differ; both are handled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A diagnostic. `repair` is the range of the text to read as one text, as if it were quoted."""
+    """Diagnostic for a syntax error. `repair`: the range of the text that should be read as one quoted text; None if
+    unclear."""
 
     diagnostic: Diagnostic
     repair: tuple[int, int] | None = None
@@ -49,10 +51,10 @@ class Explanation:
 def explain(
     error: yaml.MarkedYAMLError, lines: Lines, shift: int, quote: tuple[int, int] | None, repaired: Collection[int] = ()
 ) -> Explanation:
-    """Return the explanation of an error of the parser.
+    """Return the explanation of an error of the YAML parser.
 
-    `shift`: offset in `lines` where the parsed text begins. `quote`: the last quoted text before the error. `repaired`:
-    offsets of repairs that were made already.
+    `shift`: offset in `lines` where the parsed text begins. `quote`: (start, end) of the last quoted text before the
+    error. `repaired`: offsets of parts that were repaired already.
     """
     problem = error.problem or ""
     at = min((error.problem_mark.index if error.problem_mark else 0) + shift, len(lines.text))
@@ -125,7 +127,8 @@ class _Explainer:
         return self._plain()
 
     def _false_space(self) -> Explanation | None:
-        """Look for a false space in this line, or in the line above."""
+        """Look in this line and the line above for a character that only looks like a space; return None if there is
+        none."""
         for number in (self.number, self.number - 1):
             found = _FALSE_SPACE.search(lexing.without_comment(self.lines.line(number)))
             if found is not None and '"' not in found.string and "'" not in found.string:
@@ -177,7 +180,8 @@ class _Explainer:
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the value around the template at `begin` to `end`; None in a plain text, where it is allowed."""
+        """Return (start, end) of the value around an unquoted template; None if the value is a plain text, which may
+        contain one."""
         _, _, offset, value = lexing.entry(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)
@@ -236,7 +240,7 @@ class _Explainer:
         )
 
     def _colon(self) -> Explanation:
-        """Explain a `: ` where a key is not allowed: the second of its line, or below a key that has its value."""
+        """Explain a `: ` where no key is allowed: the second one of a line, or below a key that has a value already."""
         first_colon = self.start + len(self.lead) + len(self.key)
         if self.key and self.at > first_colon + 1:
             return self._quote_value("contains `: `")
@@ -256,7 +260,7 @@ class _Explainer:
         return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
     def _no_colon(self) -> Explanation:
-        """Explain a line among keys that has no `: `; the parser reports the place of the next key."""
+        """Explain a line among keys that has no `: `; the parser reports the position of the next key."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])
@@ -268,7 +272,7 @@ class _Explainer:
         return Explanation(missing_colon(span, text))
 
     def _after_value(self) -> Explanation:
-        """Explain text where the mapping or list should continue or end."""
+        """Explain text after a value, where the mapping or list should continue or end."""
         blank = len(self.line) - len(self.line.lstrip())
         if self.column - 1 <= blank:
             return self._indentation()
@@ -294,7 +298,8 @@ class _Explainer:
         return Explanation(fits_no_line(self._span(self.at, end), found, tuple(wanted)))
 
     def _open_columns(self) -> list[tuple[int, str]]:
-        """Return the start columns of the mappings and lists that are open above this line, innermost first."""
+        """Return (start column, description) of the mappings and lists that are open above this line, innermost
+        first."""
         wanted: list[tuple[int, str]] = []
         limit = 1 << 30
         for number in range(self.number - 1, 0, -1):

@@ -1,8 +1,8 @@
-"""Renderer of templates: nodes with `{{ }}` in their scalars -> nodes with values at the same places.
+"""Renderer of templates: nodes with `{{ }}` in their scalars -> nodes with values at the same positions.
 
-A scalar that is exactly one `{{ }}` takes the value itself, also a list or mapping. Any other template gives a text,
-which is not parsed again. Keys are never templates. Compiled templates are cached, because the copies of a repeated
-block render the same text.
+A scalar that is exactly one `{{ }}` becomes the value itself, also a list or mapping. Any other template becomes a
+text, which is not parsed as YAML again. Keys cannot be templates. Compiled templates are cached, because the copies of
+a repeated block render the same text.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Templates:
-    """Renderer of nodes; one for each recipe, so that the total cost of its templates is bounded too.
+    """Renderer of the templates of one recipe; its time limit is for all of them together.
 
-    `failed`: places of the scalars that could not be rendered. Any later diagnostic at such a place only repeats that
+    `failed`: spans of the scalars that could not be rendered. Any later diagnostic at such a span only repeats that
     failure.
     """
 
@@ -39,10 +39,10 @@ class Templates:
         self._compiled: dict[str, Compiled] = {}
 
     def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]:
-        """Return `node` with every template below it rendered. A template that fails stays unrendered and is reported.
+        """Return `node` with every template in it rendered. A template that fails stays unrendered and is reported.
 
-        `names` are the names that templates may use: `vars`, `env`, in a block `params`, under a repeat `index`.
-        Sequences may be tuples; templates get lists.
+        `names` are the variables that templates may use: `vars`, `env`, `params` in a block, `index` in a repeat.
+        Sequences in them may be tuples; templates get lists.
         """
         diagnostics: list[Diagnostic] = []
         return self._node(node, names, diagnostics), diagnostics
@@ -101,14 +101,14 @@ class Templates:
 
 
 def _is_of_chats(entry: Entry) -> bool:
-    """Return whether a template formats dialogues. It is rendered for each of them, not here: recipes have no
-    statements."""
+    """Return whether an entry is a chat template, which is rendered for each dialogue and not when the recipe is read:
+    it has `{% %}` statements, which recipes do not have."""
     value = entry.value
     return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the node of a rendered value; it and all nodes below it have the span of the template."""
+    """Return the node for a rendered value; the node and all nodes in it have the span of the template."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):
@@ -123,7 +123,7 @@ def from_value(value: object, span: Span, template: Scalar) -> Node:
 
 def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, object], list[Diagnostic]]:
     """Return the values of the section `vars` of a recipe; vars may use other vars and `env`. A var that fails is left
-    out with a diagnostic; a var that uses it is left out without one."""
+    out and reported; a var that uses a failed one is left out without a diagnostic."""
     section = root.get("vars")
     if not isinstance(section, Mapping):
         return {}, []
@@ -137,13 +137,13 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
 
 
 def _is_echo(problem: Exception) -> bool:
-    """Return whether a template fails only because a var in it has failed."""
+    """Return whether a template failed only because it uses a var that has failed."""
     owner, name = getattr(problem, "owner", None), getattr(problem, "name", None)
     return isinstance(problem, FailedVar) or (isinstance(owner, VarValues) and name in owner.failed)
 
 
 class _Variables(MappingABC[str, object]):
-    """Section `vars` during rendering: each var is rendered on first access."""
+    """Section `vars` as a mapping that renders each var when it is first read."""
 
     def __init__(self, section: Mapping, env: MappingABC[str, str]) -> None:
         self.known: dict[str, object] = {}
@@ -164,7 +164,8 @@ class _Variables(MappingABC[str, object]):
         return name in self._entries
 
     def __getitem__(self, name: str) -> object:
-        """Return the value of a var. Raises CircularVars if it needs itself, FailedVar if it has no value."""
+        """Return the value of a var. Raises CircularVars if the var refers to itself, FailedVar if it could not be
+        rendered."""
         if name not in self._entries:
             raise KeyError(name)
         if name in self._open:

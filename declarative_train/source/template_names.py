@@ -1,4 +1,4 @@
-"""Names available in templates: `vars`, `env` and others, with lists in place of tuples."""
+"""Variables available in templates: `vars`, `env` and others, with lists in place of tuples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of `vars`. `failed`: names whose own template failed, which is reported only there. `from_env`: names
-    whose values were computed from the environment."""
+    """Values of the section `vars`. `failed`: names of vars that could not be rendered, which is reported only there.
+    `from_env`: names of vars that were computed from environment variables."""
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class VarValues(dict[str, object]):
 
 
 class CircularVars(Exception):  # noqa: N818
-    """Error of a var that needs itself."""
+    """Error: a var refers to itself, directly or through others."""
 
     def __init__(self, chain: list[str]) -> None:
         super().__init__(" -> ".join(chain))
@@ -34,11 +34,11 @@ class CircularVars(Exception):  # noqa: N818
 
 
 class FailedVar(Exception):  # noqa: N818
-    """Error of using a var that could not be rendered."""
+    """Error: a template uses a var that could not be rendered."""
 
 
 def to_lists(node: Node) -> object:
-    """Return plain values in the form that templates use: lists, not tuples."""
+    """Return a node as plain Python data with lists, not tuples, which is the form that templates use."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):
@@ -47,15 +47,15 @@ def to_lists(node: Node) -> object:
 
 
 class TemplateNames(dict[str, object]):
-    """Names of a template, with lists in place of tuples. `vars` and `env` are evaluated on access."""
+    """Variables of a template, with lists in place of tuples. `vars` and `env` are evaluated on access."""
 
     def __init__(self, names: MappingABC[str, object]) -> None:
         super().__init__({name: _with_lists(value) for name, value in names.items()})
 
 
 class Environment(MappingABC[str, str]):
-    """Variables of the environment, accessed one at a time. The whole environment holds secrets, so it
-    is not a value."""
+    """Environment variables as `env` in templates, read one at a time. A template cannot print or iterate over all of
+    them (NoValue), because they include secrets."""
 
     def __init__(self, variables: MappingABC[str, str]) -> None:
         self.variables = variables

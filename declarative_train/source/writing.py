@@ -1,4 +1,4 @@
-"""YAML writer for plain values: `read_text` reads the same values back."""
+"""YAML writer for plain Python data; `read_text` reads the same values back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flow(value: object) -> str:
 
 
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping, one for each entry. Short values below the second level are on one line."""
+    """Yield a mapping as YAML lines. A value below the second level is on one line if it is short."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))
@@ -46,5 +46,5 @@ def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
 
 
 def _is_tall(value: Mapping[str, object]) -> bool:
-    """Return whether all values of a mapping are mappings, so that each gets its own line."""
+    """Return whether all values of a mapping are mappings; each is then written on its own line."""
     return all(isinstance(item, Mapping) for item in value.values())

@@ -1,4 +1,4 @@
-"""Diagnostic: one mistake in a recipe, its place, and one hint."""
+"""Diagnostic: one mistake in a recipe, with its file, line and column, a message and a hint."""
 
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -19,18 +19,18 @@ Basis = Literal["all files", "data.fields", "plugins"]
 
 
 class Related(NamedTuple):
-    """Another place that belongs to the mistake, with its own message: `512 comes from here`."""
+    """Second position in a recipe that explains a diagnostic, with its own message: `512 comes from here`."""
 
     span: Span
     message: str
 
 
 class Fix(NamedTuple):
-    """An edit that corrects the mistake.
+    """Edit of the recipe's text that corrects a mistake.
 
     `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
-    `replaces`: the word that the text must have at the span, bare or in quotes. If a template, an option or an alias
-    produced the value, there is no such word, and no edit is made (see `fixes.locate_fixes`).
+    `replaces`: the word that the text at the span must be, bare or in quotes. If a template, an option or an alias
+    produced the value, the text has no such word, and the edit is not made (see `fixes.locate_fixes`).
     """
 
     span: Span
@@ -40,11 +40,11 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """Mistake in a recipe. `message` is lower case and gives what was found and what was expected; `help` is one hint,
+    """Mistake in a recipe. `message` is lower case and says what was found and what was expected; `help` is one hint,
     without the word `help`.
 
-    `fixes` are applied together or not at all. `rests_on`: the fact that this diagnostic depends on. If the fact could
-    not be read, the diagnostic only repeats that failure and is dropped.
+    `fixes` are applied together or not at all. `rests_on`: the part of the recipe (`data.fields`, `all files`) that the
+    check needs. If that part could not be read, which is reported itself, this diagnostic is dropped.
     """
 
     code: str

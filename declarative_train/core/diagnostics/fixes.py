@@ -1,7 +1,8 @@
-"""Fixes: make the edits in the texts, byte for byte the same elsewhere, and show the difference.
+"""Fixes: apply the edits of diagnostics to the text of recipes, and show the difference. The rest of the text keeps
+every byte.
 
-The edits of one diagnostic are made together or not at all. If edits overlap, the first one in the text is made and the
-others wait for the next pass over the edited text.
+The edits of one diagnostic are made together or not at all. If edits overlap, the first one in the text is made; the
+others are made after the edited text was checked again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_PASSES = 100  # a fix may uncover the next mistake
 
 @dataclass(frozen=True, slots=True)
 class FixResult:
-    """Texts after fixes. `texts`: only the edited ones. `fixed`: the diagnostics whose edits were made."""
+    """Texts after fixes. `texts`: only the edited ones, by path. `fixed`: the diagnostics whose edits were made."""
 
     texts: Mapping[str, str]
     fixed: tuple[Diagnostic, ...]
@@ -39,7 +40,8 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether the order of the two edits would matter."""
+        """Return whether two different edits overlap or touch, so that the result depends on which one is made
+        first."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
@@ -48,10 +50,10 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics with fixes that match the source text.
+    """Return the diagnostics without the fixes that do not match the source text.
 
-    A fix that replaces a word is narrowed to that word. If the text has another word there, all fixes of that
-    diagnostic are dropped.
+    The span of a fix that replaces a word is narrowed to that word. If the text has another word there, all fixes of
+    that diagnostic are removed.
     """
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
@@ -80,10 +82,10 @@ def _locate_word(fix: Fix, lines: Lines | None) -> Fix | None:
 
 
 def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> FixResult:
-    """Make the safe edits, or with `unsafe` all of them.
+    """Edit the texts by the safe fixes of the diagnostics, or with `unsafe` by all fixes.
 
-    `texts` are the sources by path, with their own line breaks. Edits of a text that is not among them (an option, a
-    file that was not read) are not made.
+    `texts`: path -> text, with the line breaks of the file. A fix is not made if its path is missing there: an option,
+    or a file that was not read.
     """
     lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
     made: dict[str, list[_Edit]] = {}
@@ -108,7 +110,7 @@ def fix_until_stable(
     *,
     unsafe: bool = False,
 ) -> FixResult:
-    """Edit and lint in turn until no fix is left.
+    """Apply fixes and call `lint` on the result, in turn, until no fix is left.
 
     Edits are undone if their diagnostic remains or if the text can no longer be read. The last call of `lint` is for
     the returned texts.
@@ -139,7 +141,8 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether a diagnostic of `fixed` remains, or whether a readable text became unreadable."""
+    """Return whether edits did harm: a diagnostic of `fixed` remains in `after`, or a text that could be read before
+    cannot be read now."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True
@@ -148,7 +151,7 @@ def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: 
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """Return the change in the format of `diff -u`. Lines keep their line breaks."""
+    """Return the difference between two texts in the format of `diff -u`. Lines keep their line breaks."""
     from difflib import unified_diff as changes  # which most lints do not need
 
     lines = changes(_lines(before), _lines(after), fromfile=f"a/{path}", tofile=f"b/{path}")

@@ -57,7 +57,7 @@ def _place(span: Span) -> dict[str, object]:
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
-    """Return workflow commands, which GitHub shows at the lines of a pull request.
+    """Return diagnostics as GitHub workflow commands; GitHub shows them at the lines of a pull request.
     https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands"""
     lines = []
     for diagnostic in diagnostics:
@@ -81,9 +81,9 @@ def _escape(text: str, also: str = "") -> str:
 
 
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
-    """Return JUnit XML with one suite for each file.
+    """Return diagnostics as JUnit XML with one suite for each file.
 
-    An error is a failed case. Any other diagnostic is a skipped case, because a failure would stop a pipeline that lint
+    An error is a failed case. A warning is a skipped case, because a failure would stop a CI job that `dtrain lint`
     lets pass. A file without diagnostics is a passed case.
     """
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
@@ -176,7 +176,7 @@ def _result(diagnostic: Diagnostic, rule_index: int) -> dict[str, object]:
 
 
 def _is_option(path: str) -> bool:
-    """Return whether a path is an option (`--set a=1`) or standard input, which are not files."""
+    """Return whether the path of a span is an option (`--set a=1`) or standard input, and not a file."""
     return path.startswith(("--", "<"))
 
 

@@ -18,12 +18,13 @@ _BREAK = re.compile(r"\r\n|\n|\r")
 
 
 def num_marks(text: str) -> int:
-    """Return the number of byte order marks at the start. Files that were joined or saved twice have several."""
+    """Return the number of byte order marks at the start of a text. Files that were joined or saved twice have
+    several."""
     return len(text) - len(text.lstrip(BYTE_ORDER_MARK))
 
 
 class Lines:
-    """Starts of the lines of one text. `path` names the text in spans."""
+    """Text with the offsets at which its lines start. `path` is the file name to put into spans."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -34,20 +35,20 @@ class Lines:
         return len(self.starts)
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Return line and column of the character at `offset`."""
+        """Return the line and column of the character at `offset`, both counted from 1."""
         line = bisect_right(self.starts, offset) or 1
         column = offset - self.starts[line - 1] + 1
         return line, column if column > 0 else 1
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span of the characters from `start` to `end`, half open."""
+        """Return the span of the characters from `start` (inclusive) to `end` (exclusive)."""
         line, column = self.place(start)
         end_line, end_column = self.place(end)
         return Span(self.path, line, column, end_line, end_column)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column: the inverse of `place`. A place outside the text gives the nearest
-        offset."""
+        """Return the offset of a line and column: the inverse of `place`. For a position outside the text, return the
+        nearest offset."""
         if line < 1:
             return self.starts[0]
         if line > len(self.starts):
@@ -56,7 +57,7 @@ class Lines:
         return min(start + max(column - 1, 0), start + len(self.line(line)))
 
     def line(self, number: int) -> str:
-        """Return the text of a line without its break, or an empty text beyond the end."""
+        """Return the text of line `number` without its line break; "" if the text has fewer lines."""
         if not 1 <= number <= len(self.starts):
             return ""
         end = self.starts[number] if number < len(self.starts) else len(self.text)

@@ -1,4 +1,5 @@
-"""Renderer of diagnostics: choose the codes (`--select`, `--ignore`), sort by place, write in one format."""
+"""Renderer of diagnostics: select the codes to show (`--select`, `--ignore`), sort them by position, and write one
+format."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ _READING = ("Y", "M", "T")  # codes of the reader: an error of these leaves no v
 
 
 def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics sorted by place and code, without duplicates and echoes."""
+    """Return the diagnostics sorted by position and code, without duplicates and without those that `without_echoes`
+    removes."""
     unique = {(d.code, d.span, d.message): d for d in diagnostics}
     kept = without_echoes(unique.values())
     return sorted(kept, key=lambda d: (d.span, d.code, d.message))
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only repeat an error of reading the same value."""
+    """Return the diagnostics without those at a value that could not be read: the error of reading that value is
+    enough."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:
@@ -38,7 +41,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether a diagnostic is at the place of a broken value, or at a one-line value that contains one."""
+    """Return whether a diagnostic is on a one-line value that is, or contains, one of the unreadable values
+    `broken`."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
@@ -51,18 +55,15 @@ def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
 
 
 class Selection(NamedTuple):
-    """Prefixes of codes to show. The longest prefix that matches a code decides; `ignored` wins over an equally long
-    one in `selected`.
-
-    An empty `selected` selects everything.
-    """
+    """Prefixes of the codes to show (`selected`; empty: all) and to hide (`ignored`). The longest prefix that matches a
+    code decides; of two equally long ones, `ignored` wins."""
 
     selected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, *, select: str = "", ignore: str = "") -> Selection:
-        """Read the texts of the options: codes or prefixes, separated by commas or blanks."""
+        """Read the texts of the options `--select` and `--ignore`: codes or prefixes, separated by commas or blanks."""
         return cls(_prefixes(select), _prefixes(ignore))
 
     def takes(self, code: str) -> bool:
@@ -71,7 +72,7 @@ class Selection(NamedTuple):
         return unwanted < wanted if self.selected else unwanted < 0
 
     def unknown(self, codes: Iterable[str]) -> tuple[str, ...]:
-        """Return the prefixes that match none of `codes`."""
+        """Return the selected or ignored prefixes that match none of the existing `codes`."""
         known = list(codes)
         given = dict.fromkeys((*self.selected, *self.ignored))
         return tuple(prefix for prefix in given if not any(code.startswith(prefix) for code in known))
@@ -95,10 +96,10 @@ def render(
     color: bool = False,
     rules: Mapping[str, Rule] | None = None,
 ) -> str:
-    """Return the diagnostics, sorted by place, as text in `format`.
+    """Return the diagnostics, sorted by position, as text in `format`.
 
-    `texts` are the sources by the path in spans. A source that is missing there is read from the disk; an option such
-    as `--set a=1` is its own text. `rules` describe the codes (for SARIF).
+    `texts`: source texts by the path in spans. A path that is missing there is read from the disk; an option such as
+    `--set a=1` is its own text. `rules` describe the codes (for SARIF).
     """
     arranged = [_mask_diagnostic(diagnostic) for diagnostic in arrange(diagnostics)]
     if format == "full":
@@ -119,14 +120,14 @@ def render(
 
 
 def _mask_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
-    """Return a diagnostic without secrets in its texts."""
+    """Return the diagnostic with secrets masked in its message, hint and related messages."""
     hint = None if diagnostic.help is None else masked(diagnostic.help)
     related = tuple(each._replace(message=masked(each.message)) for each in diagnostic.related)
     return diagnostic._replace(message=masked(diagnostic.message), help=hint, related=related)
 
 
 class _Sources(Mapping[str, Lines]):
-    """Lines of every source, split on first use."""
+    """Source texts by path, each split into lines when it is first used."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts

@@ -1,7 +1,7 @@
-"""Manual pages of the rules, read from their source files without importing them.
+"""Manual pages of the diagnostic codes, read from the source files without importing them.
 
-A rule is a function in a file of its family in the folder `checks/` of a package; it looks for the mistake itself, or
-it is the message of a pass. A rule of several functions is a module. The docstring is the page, in this form:
+A code belongs to a function in a folder `checks/` of a package, or to a module there if the check has several
+functions. The docstring is the page, in this form:
 
     name-of-the-mistake (Y003)
 
@@ -36,7 +36,8 @@ _ORDER = ["Finds", "Why", "Bad", "Good"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of a check. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the docstring."""
+    """Manual page of a diagnostic code. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is
+    the docstring."""
 
     code: str
     name: str
@@ -49,10 +50,10 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """Return the rules of every package, by code.
+    """Return the manual pages of all packages, by code.
 
-    `tables`: folder `checks` of a package -> its RULES (code -> `family.function` or `module`). Raises ValueError for a
-    page that does not have the form above, or that is in two tables: an error in dtrain.
+    `tables`: folder `checks` of a package -> its table RULES (code -> `module.function` or `module`). Raises
+    ValueError, an error in dtrain, for a page that does not have the form above or a code that is in two tables.
     """
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():
@@ -70,12 +71,12 @@ def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
 
 
 def find_tables(package: Path) -> dict[Path, dict[str, str]]:
-    """Return the RULES table of every package below `package`, without importing anything."""
+    """Return the table RULES of every folder `checks` below `package`, by folder, without importing anything."""
     return {init.parent: find_table(init.parent) for init in sorted(package.glob("*/checks/__init__.py"))}
 
 
 def find_table(folder: Path) -> dict[str, str]:
-    """Return the RULES table of a package of checks, without importing anything."""
+    """Return the table RULES in the `__init__.py` of a folder `checks`, without importing it."""
     for statement in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
         name = statement.target if isinstance(statement, ast.AnnAssign) else None
         if isinstance(name, ast.Name) and name.id == "RULES":
@@ -84,7 +85,8 @@ def find_table(folder: Path) -> dict[str, str]:
 
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
-    """Return the rule of one page: the docstring of `function` in the module `tree`, or with "" that of the module."""
+    """Return the manual page in a docstring: of `function` in the parsed module `tree`, or with "" of the module
+    itself."""
     documented: ast.Module | ast.FunctionDef = tree
     if function:
         documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
@@ -110,7 +112,7 @@ def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
 
 
 def _expand_diff(page: str) -> str:
-    """Replace the Diff of a page by its Bad and Good."""
+    """Return the page with its example `Diff:` replaced by the two examples `Bad:` and `Good:`."""
     head, found, lines = page.partition("\nDiff:\n")
     for word, sign in (("Bad", "+"), ("Good", "-")) if found else ():
         head += "\n".join(
@@ -120,5 +122,5 @@ def _expand_diff(page: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return an example: the indented lines below the word, or the text after it on the same line."""
+    """Return the example after the word `Bad:` or `Good:`: the indented lines below it, or the rest of its line."""
     return dedent(text.lstrip("\n")).strip("\n") + "\n" if text.startswith("\n") else text.strip() + "\n"

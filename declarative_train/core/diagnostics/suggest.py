@@ -12,7 +12,7 @@ MIN_LETTERS = 5  # shorter words are never taken for a typing error: `mse` and `
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `name`, or None if none is close."""
+    """Return the name in `known` that is spelled most like `name`, or None if none is similar."""
     from difflib import get_close_matches  # only needed for mistakes
 
     found = get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
@@ -20,7 +20,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
-    """Return a help line: the nearest name, and all known names if they are few."""
+    """Return a help line: the known name most like `name`, and all known names if there are at most `most`."""
     names = sorted(known)
     close = nearest(name, names)
     listed = ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
@@ -30,8 +30,8 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
 
 
 def hint_on_path(span: Span, path: str) -> str:
-    """Return a help line for `path`, which does not exist: what a path at this place is relative to, and where the file
-    is if it is in the working directory or next to the recipe."""
+    """Return a help line for `path`, which does not exist: the folder that the path is relative to, and, if the file is
+    in the working directory or next to the recipe, where it was found."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
     if not os.path.isfile(span.path):  # a text without a file
@@ -51,11 +51,11 @@ def hint_on_path(span: Span, path: str) -> str:
 def suggest_fix(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:
-    """Return the edit that replaces `name` by the nearest known name, or no edit.
+    """Return the edit that replaces `name` by the nearest name in `known`; () if none is near.
 
     `closed`: `known` is the whole vocabulary of the language, so a typing error of one letter has one meaning and the
-    edit is safe. Among names that a user chose the edit is never safe: another name may be missing. `taken`: names
-    already in use at this place, which are not suggested.
+    edit is safe. Among names that a user chose the edit is never safe, because another name may be missing. `taken`:
+    names already in use at this position, which are not suggested.
     """
     names = sorted(known)
     close = nearest(name, names)
@@ -65,11 +65,11 @@ def suggest_fix(
 
 
 def is_slip(name: str, word: str, known: Iterable[str]) -> bool:
-    """Return whether `name` can only be a typing error for `word`: the same letters, or one letter wrong, and no other
-    known name as near.
+    """Return whether `name` is certainly a typing error for `word`: the same letters in another order, or one letter
+    wrong, and no other known name is as near.
 
-    A different first letter, different digits and short words are never typing errors (`prelu` is not `relu`, `conv1d`
-    is not `conv2d`).
+    Names with another first letter or other digits, and short words, are never typing errors (`prelu` is not `relu`,
+    `conv1d` is not `conv2d`).
     """
     typed, meant = _letters(name), _letters(word)
     others = [_letters(other) for other in known if other != word]

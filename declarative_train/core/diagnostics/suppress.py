@@ -1,8 +1,8 @@
-"""Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they ignore, report comments that are wrong.
+"""Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they name, and report comments that are wrong.
 
 A comment at the end of a line applies to that line; a comment on its own line applies to the next line that is not a
 comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Only warnings and `needs verification` can be ignored:
-a recipe with an error cannot run. A comment is called unused only if every check that could have used it has run.
+a recipe with an error cannot run. A comment is reported as unused only if every check that could have used it has run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CODE = re.compile(r"[^\s,\[\]]+")
 
 @dataclass(slots=True)
 class _Comment:
-    """Comment that ignores diagnostics. `line` is the line that it applies to, None for the whole file."""
+    """Comment `# dtrain: ignore[...]`. `line`: the line whose diagnostics it hides, None for the whole file."""
 
     line: int | None
     codes: dict[str, Span]
@@ -36,10 +36,10 @@ class _Comment:
 def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
-    """Return the diagnostics that no comment ignores, and one for each comment that ignores nothing.
+    """Return the diagnostics that no comment hides, and a diagnostic for each comment that hides nothing.
 
     `checked`: prefixes of the codes whose checks have run (`dtrain lint --static` leaves some out); None: all. After an
-    error the later checks have not run, so no comment is called unused then.
+    error the later checks have not run, so comments are not reported as unused.
     """
     found = list(diagnostics)
     left: list[Diagnostic] = []
@@ -87,7 +87,7 @@ def _comments(lines: Lines) -> tuple[list[_Comment], list[Diagnostic]]:
 
 
 def _is_quoted(before: str) -> bool:
-    """Return whether a quote that is open before the `#` makes it part of a text."""
+    """Return whether the text before a `#` has an unclosed quote, so that the `#` does not begin a comment."""
     quote = ""
     for at, character in enumerate(before):
         if quote:
@@ -106,8 +106,8 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """Return the message for a code that ignores nothing. Its edit removes the code, or the whole comment if all its
-    codes are unused."""
+    """Return the diagnostic for a code in a comment that hides nothing. Its edit removes the code, or the whole comment
+    if all codes of the comment are unused."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):

@@ -26,7 +26,7 @@ _COLORS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.UNVERIFIED
 
 
 def full(diagnostics: Iterable[Diagnostic], texts: Mapping[str, Lines], *, color: bool) -> str:
-    """Return a block for each diagnostic, separated by empty lines."""
+    """Return each diagnostic with its source line and a caret, separated by empty lines."""
     return "\n".join(_block(diagnostic, texts, color) for diagnostic in diagnostics)
 
 
@@ -66,12 +66,12 @@ def _block(diagnostic: Diagnostic, texts: Mapping[str, Lines], color: bool) -> s
 
 
 def _painter(color: bool) -> Callable[[str, str], str]:
-    """Return a function that puts a text in an ANSI color, or that leaves it unchanged."""
+    """Return a function (text, color) -> text that adds ANSI color codes, or none if `color` is False."""
     return (lambda code, text: f"\033[{code}m{text}\033[0m") if color else (lambda code, text: text)
 
 
 def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
-    """Return the line to print, and the start and width of the mark under it, in cells."""
+    """Return the source line to print, and the start and width of the mark below it, in terminal cells."""
     start = min(span.column - 1, len(text))
     end = span.end_column - 1 if span.end_line == span.line else len(text.rstrip())
     end = max(min(end, len(text)), start)
@@ -90,7 +90,7 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
 
 
 def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
-    """Return the range of cells to print: all of a short line, a part of a long one."""
+    """Return the range of cells to print: the whole line if it is short, else a part around `start` to `end`."""
     if _width("".join(cells)) <= MAX_WIDTH:
         return 0, len(cells)
     first = max(0, start - MAX_WIDTH // 3)

@@ -23,8 +23,8 @@ def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
 
 
 def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) -> Diagnostic:
-    """Return the message. `wanted`: indentations of the open mappings and lists, each with the text
-    that begins there."""
+    """Return the diagnostic for a line indented by `found` columns. `wanted`: the possible indentations, each with the
+    text of the mapping or list that begins there."""
     ways = " or ".join(f"{spaces} to align with {what}" for spaces, what in wanted[:3])
     message = f"this line is indented by {format_count(found, 'space')}, which fits no line above"
     return error("Y008", span, message, f"indent it by {ways}" if ways else "indent it like the lines it belongs to")

@@ -36,14 +36,14 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
 
 
 def decimal_comma(span: Span, text: str) -> Diagnostic:
-    """Return the message for `lr: 0,001` between brackets, which YAML reads as a number and a key `001` without a
-    value."""
+    """Return the diagnostic for a number like `0,001` inside brackets, which YAML reads as the number 0 and a key `001`
+    without a value."""
     point = text.replace(",", ".")
     return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
 
 
 def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
-    """Return the message for Python's `(3, 3)` between brackets of YAML, where a comma ends a value."""
+    """Return the diagnostic for Python's `(3, 3)` inside YAML brackets, where a comma ends a value."""
     message = f"`{text}` is cut at its commas: a list has square brackets"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
@@ -206,7 +206,7 @@ def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
 
 
 def no_space(span: Span, character: str) -> Diagnostic:
-    """Return the message for a character that looks like a space but is not one to YAML, such as a pasted no-break
+    """Return the diagnostic for a character that looks like a space but is none in YAML, such as a pasted no-break
     space."""
     message = f"the character U+{ord(character):04X} looks like a space but is not one"
     return error("Y017", span, message, "write a space", fixes=(Fix(span, " ", safe=False),))

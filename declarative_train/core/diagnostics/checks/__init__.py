@@ -1,4 +1,5 @@
-"""Rules of this package: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
+"""Table of the diagnostic codes of this package: code -> `module.function` in this folder, or a module with one check.
+The docstring of the function or module is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "I001": "ignores.unused_ignore",
