@@ -52,7 +52,7 @@ print([name for name in {NOT_NEEDED!r} if name in sys.modules])
 """
 NAMED = {  # by the recipe, or defaults of what it leaves out
     *("datasets.synthetic", "fields.category", "fields.tensor", "layers.linear", "losses.classes"),
-    *("lr_schedules.factors", "optimizers.rules", "splits.shares"),
+    *("lr_schedules.factors", "optimizers.builtin", "splits.shares"),
 }
 SHOW_MODULES = """
 import sys

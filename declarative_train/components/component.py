@@ -1,8 +1,8 @@
 """Interfaces of the components that a recipe can name; see also `data.py`, `transform.py` and `split.py`.
 
-One file per component: its fields (a frozen, closed pydantic model; `field_docs` reads the docstrings under them for
-the JSON schema) and a `build()` whose body alone imports torch. Neither this file nor any component imports torch at
-the top of a module. Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number,
+A component is a frozen, closed pydantic model: its fields are the keys of the recipe, and the docstrings under them
+become the JSON schema and the docs (`field_docs`). Its method `build()` makes the torch object. torch is imported only
+inside `build()`. Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number,
 `true` is not 1.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.core.duration import Duration
 from declarative_train.core.tensor_spec import TensorSpec
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class Component(BaseModel):
-    """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default.
+    """Base class of everything with a `type:`. A concrete class declares `type: Literal["name"] = "name"`.
 
-    A plan holds it as data: `as_data` writes it, `Registry.read` (or `from_data`, where the class is known) reads it.
+    A plan stores a component as JSON data: `as_data` writes them; `Registry.read` reads them or, if the class is known,
+    `from_data`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -43,26 +44,26 @@ class Component(BaseModel):
     type: str
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return JSON values by the names that a recipe uses, `type` first. `defaults` False leaves out the fields that
-        have their default value, `type` among them."""
+        """Return the component as JSON data under the keys that a recipe uses, `type` first. With `defaults` False,
+        leave out keys that have their default value, also `type`."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_defaults=not defaults)
         return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Read what `as_data` returned. It goes through JSON, where strict models take a list for a tuple. Raises
-        pydantic's ValidationError."""
+        """Return the component for the data that `as_data` returned. They are read as JSON, where strict models accept
+        a list for a tuple. Raises pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
 
 
 def recipe_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the keys that a recipe may write for a model -> the name of the model's field."""
+    """Return the keys that a recipe may write for a pydantic model: key -> name of the model's field."""
     internal = getattr(model, "internal", ())
     return {field.alias or name: name for name, field in model.model_fields.items() if name not in internal}
 
 
 class Keys(BaseModel):
-    """Model of a mapping that is a field of a component; an unknown key in it is an error, as in a section."""
+    """Base class of pydantic models for a mapping inside a component. An unknown key in the mapping is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -71,8 +72,8 @@ class Keys(BaseModel):
 
 
 class Port(NamedTuple):
-    """Named input of a layer. `variadic`: it takes any number of tensors, called `NAME.0`, `NAME.1`, ...; only the last
-    port may be variadic."""
+    """Named input of a layer. `variadic`: the port takes any number of tensors, called `NAME.0`, `NAME.1`, ...; only
+    the last port may be variadic."""
 
     name: str
     optional: bool = False
@@ -80,11 +81,11 @@ class Port(NamedTuple):
 
 
 class ShapeError(NamedTuple):
-    """Reason why a component does not accept these inputs: a sentence in the recipe's words.
+    """Reason why a component cannot be used with its inputs: a sentence in the words of the recipe.
 
-    `port` or `field` (dotted for nested fields): the value that the caret is put under. `help`: one hint. `is_warning`:
-    torch accepts it, but it is probably not intended. `lacks_key`: the recipe lacks a key, whatever values occur in the
-    data.
+    `port` or `field` (dotted for nested fields): the value that the message points to. `help`: one hint. `is_warning`:
+    torch accepts the inputs, but they are probably not intended. `lacks_key`: a key is missing in the recipe, whatever
+    values the data have.
     """
 
     message: str
@@ -96,7 +97,8 @@ class ShapeError(NamedTuple):
 
 
 class Layer(Component, ABC):
-    """A node of the model graph. `inputs` below maps each *bound* port to its TensorSpec."""
+    """Layer: a component that a node of the model graph uses. In its methods, `inputs` maps each *connected* port to
+    its TensorSpec."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"),)
     outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
@@ -109,83 +111,87 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the inputs of a node that connects the inputs `named`. The node above feeds the first one."""
+        """Return the ports of a node that connects the inputs `named`. The first port is connected to the node above by
+        default."""
         return cls.ports
 
     @classmethod
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return a node's keys with those that its files define, and errors. `resolve` makes a path of the recipe
-        absolute."""
+        """Return the keys of a node together with the keys that files named in it define (a published model's
+        configuration), and errors. `resolve` makes a path in the recipe absolute."""
         return fields, []
 
     @property
     def is_random(self) -> bool:
-        """True if it draws random numbers in training (dropout with p > 0)."""
+        """True if the layer draws random numbers in training (dropout with p > 0)."""
         return False
 
     @classmethod
     def describe_data(cls, data: Mapping[str, object]) -> str:
-        """Return the word for a node with this data in the table of a plan."""
+        """Return the name of a layer with this data (`as_data`) for the table that `dtrain plan` prints."""
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return the kind of encoder that it is, its ports for texts, the name to suggest last, and the port that hides
-        padding; None if it reads no padding. Called when `check` found nothing."""
+        """Return (name of the model, its ports for token ids, its port for the mask of padding) of a text encoder;
+        messages suggest the last of the ports for token ids. None for other layers. Called if `check` found no
+        error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
-        """Return why the layer cannot take these inputs (shapes and dtypes), or None."""
+        """Return why the layer cannot accept the shapes and dtypes of these inputs, or None if it can."""
         return None
 
     @abstractmethod
     def build(self, inputs: Mapping[str, TensorSpec]) -> "nn.Module":
-        """Return the module, with sizes taken from the edges (`in_features`). Its parameters need not be initialised.
+        """Return the layer's module, with sizes such as `in_features` from the inputs. Its parameters may be
+        uninitialised.
 
-        Its `forward` takes the ports in declared order, `None` for an unbound optional port, a variadic port spread
-        out. It returns one tensor, or a tuple in the order of `outputs`. It must be deterministic given the inputs
-        (random layers excepted), must not modify an input in place, and must keep the batch as dimension 0 of
-        everything it returns.
+        `forward` takes the ports in their declared order, None for an optional port that is not connected, and the
+        tensors of a variadic port as separate arguments. It returns one tensor, or a tuple in the order of `outputs`.
+        It must be deterministic given the inputs (unless the layer `is_random`), must not modify an input in place, and
+        must keep the batch as dimension 0 of each result.
 
-        It may be built on the meta device: after `to_empty`, `init_of` fills the parameters, and every module with a
-        method `reset_buffers()` writes its buffers again. Call it only when `check` found nothing.
+        The module may be built on the meta device: after `to_empty`, `init_of` fills the parameters, and each submodule
+        with a method `reset_buffers()` writes its buffers again. Call `build` only if `check` found no error.
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
-        """Return the paths of the parts of the layer's module that are gathered, recomputed and compiled one by one."""
+        """Return the paths of the submodules of `module` that `fully_shard`, activation checkpointing and compilation
+        treat as units of their own."""
         return ()
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return the layer with sizes written out that it otherwise takes from the values of these inputs. A later
-        `check` compares with these sizes."""
+        """Return a copy of the layer in which sizes that depend on the values of these inputs (a number of classes) are
+        written out. A later `check` with other inputs compares with these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return the init of a parameter (its name in the module) if the recipe sets none: torch's own distribution.
-        Raises LookupError for an unknown name."""
+        """Return the init of the parameter with this name in the module, used if the recipe sets none: torch's own
+        distribution. Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
-        """Return how `size` ranks of the `tensor` axis divide the layer; a sentence if its sizes do not divide, None if
-        it is not divided in this way. Its module has a method `divide` if more than its parameters change."""
+        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`; a sentence if the layer's
+        sizes are not divisible, None if the layer cannot be divided in this way. The module of a layer has a method
+        `divide` if it must change more than its parameters."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Return the matrix products of a forward, for estimates and utilisation; none for look-ups, norms and
-        element-wise operations. A test compares every layer with torch's flop counter."""
+        """Return the matrix products of one forward, for estimates of time and utilisation; none for look-ups, norms
+        and element-wise operations. A test compares every layer with torch's flop counter."""
         return ()
 
 
 class LossModule(ABC):
-    """Interface of what `Loss.build` returns, an `nn.Module` too. A term's value is sum / count over the *global*
+    """Interface of the `nn.Module` that `Loss.build` returns. The loss is `sum` / `count`, both added over the *global*
     batch.
 
     Shapes: input (B, ...), target and mask as the component defines them, row_weight (B,) float, 1 for real rows and 0
     for padding. Both results are scalars. `count` is float64 and is computed from target, mask and row_weight alone, so
-    it is known before the first backward. `items_per_row` is the constant count of one real row, or None when it
-    depends on the values (ignore_index, a mask, class weights): then the ranks have to add up their counts.
-    """
+    it is known before the first backward. `items_per_row` is the constant count of one real row, or None if it depends
+    on the values (ignore_index, a mask, class weights): then the ranks have to add up their counts."""
 
     items_per_row: float | None
 
@@ -205,18 +211,19 @@ class LossModule(ABC):
 
 
 class Loss(Component, ABC):
-    """Term of the objective. The objective section reads `input`, `target`, `mask` and `weight`, not this class.
+    """Loss: one term of the objective. The section `objective` reads the keys `input`, `target`, `mask` and `weight`.
 
-    `bounds`: the range of the loss's value: the least and the greatest loss of one item. A run reports a value outside.
+    `bounds`: the least and the greatest loss that one item can have; a run reports a loss outside.
 
-    `about`: `numbers` (a regression), `classes` (binary ones too), or "" for neither.
+    `about`: `numbers` (a regression), `classes` (also binary), or "" for neither.
 
     `one_class`: an item belongs to exactly one of several classes.
 
-    `per_item`: it is a mean over the items of all rows, each with its own loss.
+    `per_item`: the loss is a mean over the items of all rows, each with a loss of its own.
 
-    `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
-    target's training rows (in chunks of any size) and continues with `balance(tally)`, which holds the numbers.
+    While `needs_balance` is true (class weights `balanced`), the loss cannot be built: the compiler adds up `tally`
+    over the targets of all training rows, in chunks of any size, and uses `balance(tally)`, a loss with numbers as
+    weights.
     """
 
     about: ClassVar[str] = ""
@@ -228,26 +235,27 @@ class Loss(Component, ABC):
 
     @property
     def needs_balance(self) -> bool:
-        """True if a field is `balanced` and the training rows are not counted yet."""
+        """True if a weight is `balanced`, so that `tally` and `balance` must be called before `build`."""
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
-        """Return the int64 counts of these target rows (N, ...) that `balance` needs; they add up over chunks. Raises
-        ValueError, in the recipe's words, for a target that the loss cannot take."""
+        """Return int64 counts of these targets (N, ...), which `balance` needs; counts of chunks can be added. Raises
+        ValueError, in the words of the recipe, for a target that the loss does not accept."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
-        """Return the same term with numbers in place of `balanced`. Raises ValueError with the reason, in the recipe's
-        words, if these counts cannot be balanced."""
+        """Return a copy with numbers as weights in place of `balanced`. Raises ValueError, in the words of the recipe,
+        if these counts cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-        """Return why the loss cannot take these tensors, or None. Losses never broadcast: shapes must agree (class
-        dimension aside). `ShapeError.port` is input, target or mask."""
+        """Return why the loss does not accept these tensors, or None if it does. Losses never broadcast: shapes must be
+        equal, except for a class dimension. `ShapeError.port` is input, target or mask."""
         return None
 
-    def takes_parts_of(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether each rank may have the scores of some classes only: then its module has a method `divide`."""
+    def can_divide_classes(self, input: TensorSpec, target: TensorSpec | None) -> bool:
+        """Return whether the loss can be computed if each rank has the scores of some classes only; its module then has
+        a method `divide`."""
         return False
 
     @abstractmethod
@@ -255,8 +263,8 @@ class Loss(Component, ABC):
 
 
 class Collective(ABC):
-    """Communication that a metric needs between ranks; one process is the trivial case. This is rank `rank` of
-    `size`."""
+    """Communication between the data-parallel ranks, for metrics. This process is rank `rank` of `size`; with one
+    process nothing is sent."""
 
     rank: int
     size: int
@@ -267,13 +275,13 @@ class Collective(ABC):
 
     @abstractmethod
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """Return all ranks' rows, in rank order.
+        """Return the rows of all ranks, concatenated in rank order.
 
-        Dimension 0 may differ between ranks, and may be 0; the dtype is that of the ranks that have rows."""
+        Dimension 0 may differ between ranks and may be 0; the dtype is that of the ranks that have rows."""
 
 
 class MetricModule(ABC):
-    """Accumulator of a metric over many batches of one rank. `update` never synchronises with the host.
+    """Accumulator of a metric over the batches of one rank. `update` never makes the host wait for the device.
 
     Rows with `row_weight` 0 are padding and do not count; neither do masked or ignored items.
     """
@@ -289,15 +297,16 @@ class MetricModule(ABC):
 
     @abstractmethod
     def compute(self, ranks: Collective) -> "torch.Tensor":
-        """Return the exact value over all ranks, a scalar float64 tensor on the device; nan when there was no item."""
+        """Return the exact value over the batches of all ranks, a scalar float64 tensor on the device; nan if there was
+        no item."""
 
     @abstractmethod
     def reset(self) -> None: ...
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index`: those of the loss that it belongs to
-    (`of`)."""
+    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of the loss that the metric
+    names with `of`."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -307,10 +316,11 @@ class MetricInputs(NamedTuple):
 
 
 class Metric(Component, ABC):
-    """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
+    """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
+    can also be computed during training.
 
-    `about`: as in `Loss`. `has_unit`: its value depends on the unit of the target. Its input and target are then in the
-    unit of the target's columns, as they were before `scale` and `normalize`.
+    `about`: as in `Loss`. `has_unit`: the value depends on the unit of the target. Input and target are then converted
+    back to the unit of the target's columns, before `scale` and `normalize`.
     """
 
     is_mean: ClassVar[bool] = False
@@ -320,11 +330,11 @@ class Metric(Component, ABC):
     about: ClassVar[str] = ""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
-        """Return why it cannot be computed from these, or None; see `Loss.check`."""
+        """Return why the metric cannot be computed from these tensors, or None if it can. See `Loss.check`."""
         return None
 
     def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
-        """Return whether the metric of a set with this target (N, *S) is nan, whatever is predicted."""
+        """Return whether the metric is nan for a set with this target (N, *S), for any prediction."""
         return False
 
     @abstractmethod
@@ -332,70 +342,74 @@ class Metric(Component, ABC):
 
 
 class Optimizer(Component, ABC):
-    """An update rule. `lr` and `weight_decay` are fields; groups override them (`lr_scale`, `weight_decay`).
-    `takes_shards`: it updates the shards of `fully_shard` exactly as it updates whole parameters; False is refused in
-    fsdp. `takes_parts`: it updates an element from the gradients of this element alone; False is refused with `tensor`.
-    `usual_lr`: the smallest and the largest usual lr; one far outside is reported.
-    """
+    """Optimizer: the update rule of parameters. `lr` and `weight_decay` are fields; parameter groups override them
+    (`lr_scale`, `weight_decay`). `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if
+    False, fsdp is an error. `works_elementwise`: the update of an element depends only on the gradients of this
+    element; if False, the axis `tensor` is an error. `usual_lr`: the smallest and the largest usual lr; lint reports an
+    lr far outside."""
 
     takes_shards: ClassVar[bool] = True
-    takes_parts: ClassVar[bool] = True
+    works_elementwise: ClassVar[bool] = True
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Return why the optimizer cannot update these parameters (name -> shape), such as a vector given to a rule for
-        matrices, or None. `num_shards`: the number of ranks that each hold a part, cut along the first dimension."""
+        """Return why the optimizer cannot update these parameters (name -> shape), such as a vector given to an
+        optimizer of matrices, or None if it can. `num_shards`: the number of ranks among which dimension 0 of each
+        parameter is divided."""
         return None
 
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
-        """Return torch's optimizer for the groups `{params, lr, weight_decay}`; fused where the device supports it."""
+        """Return the torch optimizer for the parameter groups `{params, lr, weight_decay}`; fused if the device
+        supports it."""
 
     @abstractmethod
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         """Return the number of elements of optimizer state for a parameter of this shape, without step counters."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keys as keyword arguments of torch's optimizer."""
+        """Return the fields as keyword arguments of the torch optimizer."""
         return self.model_dump(exclude={"type"})
 
 
 class LrSchedule(Component, ABC):
-    """A factor on every group's lr."""
+    """Learning-rate schedule: a factor by which the lr of every parameter group is multiplied."""
 
     @abstractmethod
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the factor on lr in optimizer step `step` (from 0) of `num_steps`, of which the first
-        `num_warmup_steps` are warm-up. It is a pure function without torch."""
+        """Return the factor of the lr in optimizer step `step` (from 0) of `num_steps`; the first `num_warmup_steps` of
+        them are the warm-up. It depends on nothing else and does not use torch."""
 
     def resolve(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
-        """Return the same schedule with every duration among its fields in steps; only such a schedule has a `factor`.
-        Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
+        """Return a copy in which every field with a duration is in steps; `factor` can only be called on such a copy.
+        Raises ValueError, as `to_steps` does, if a duration cannot be converted."""
         return self
 
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error for each field with a duration that does not fit in a run of `num_steps` after `warmup`
-        steps. Called before durations are resolved to steps. Raises ValueError, as `exact_steps` does."""
+        """Return an error for each field whose duration does not fit into a run of `num_steps` steps after `warmup`
+        steps. Called before `resolve`. Raises ValueError, as `exact_steps` does."""
         return ()
 
 
 class Init(Component, ABC):
-    """Start values of a parameter. `of_layer`: the layer's code makes them; a parameter tied to one has those of
-    `whole`."""
+    """Init: the rule for the start values of a parameter. `of_layer`: the code of the layer sets the values; call
+    `whole`, which also fills the parameters tied to such a one, in place of `fill`."""
 
     of_layer: ClassVar[bool] = False
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return why the rule cannot fill a parameter of this shape, or None."""
+        """Return why a parameter of this shape cannot be filled, or None if it can."""
         return None
 
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
-        """Write the initial values into `tensor` in place, on any device. Random ones come from `draws` alone. `tensor`
-        may be only some rows of the parameter, from `draws.first_row` on; `draws.shape` is the whole shape."""
+        """Write the start values into `tensor` in place, on any device; random ones come from `draws` only. `tensor`
+        may be some rows of the parameter, from row `draws.first_row` on; `draws.shape` is the shape of the whole
+        parameter."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return all initial values, for inits that a layer's code defines (`of_layer`). `path`: that of the layer."""
+        """Return the start values of the whole parameter, only if `of_layer`. `path`: path of the layer in the
+        model."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Counter-based random numbers: a key and a number give the same value every time, for whole arrays at once.
+"""Counter-based random numbers: a key and a number always give the same value; whole arrays are computed at once.
 
 The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
-2014): every bit of the result depends on every bit of the number. It has no state, so row 10^12 costs as much as row
+2014): every bit of the result depends on every bit of the number. There is no state, so row 10^12 costs as much as row
 0. Not for cryptography.
 """
 
@@ -18,13 +18,13 @@ _MASK = (1 << 64) - 1
 
 
 def key_of(*parts: object) -> int:
-    """Return a 64-bit hash of the parts, the same on every machine."""
+    """Return a 64-bit hash of the parts, for use as a key; it is the same on every machine."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def mix(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one uint64 per number (any integers); different numbers give different results."""
+    """Return one random uint64 for each of the integers `numbers`; different numbers give different results."""
     import numpy as np
 
     z = numbers.astype(np.uint64)  # a copy: mixed in place
@@ -42,7 +42,7 @@ def mix(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one float64 in [0, 1) per number."""
+    """Return one random float64 in [0, 1) for each of `numbers`."""
     import numpy as np
 
     found: np.ndarray = (mix(numbers, key) >> np.uint64(11)) * 2.0**-53
@@ -50,14 +50,14 @@ def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def below(numbers: np.ndarray, key: int, bound: int) -> np.ndarray:
-    """Return one int64 in 0..bound-1 per number."""
+    """Return one random int64 in 0..bound-1 for each of `numbers`."""
     import numpy as np
 
     return (uniform(numbers, key) * bound).astype(np.int64)
 
 
 def normal(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one float64 from the standard normal distribution per number (Box and Muller, 1958)."""
+    """Return one standard normal float64 for each of `numbers` (Box and Muller, 1958)."""
     import numpy as np
 
     radius = np.sqrt(-2.0 * np.log1p(-uniform(numbers, key)))
@@ -66,27 +66,27 @@ def normal(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 class Drawn:
-    """Sequence of random numbers that depends only on a key and on one number (of a sample)."""
+    """Sequence of random numbers that depends only on a key and on one number, such as that of a sample."""
 
     def __init__(self, key: int, number: int) -> None:
         self._state = self.key = _mix_one(number * _GOLDEN + key)
         self._count = 0
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """Draw a number in [low, high)."""
+        """Return the next random number in [low, high)."""
         self._count += 1
         share: float = (_mix_one(self._state + self._count * _GOLDEN) >> 11) * 2.0**-53
         return low + (high - low) * share
 
     def below(self, bound: int) -> int:
-        """Draw an integer in 0..bound-1."""
+        """Return the next random integer in 0..bound-1."""
         return int(self.uniform() * bound)
 
     def happens(self, p: float) -> bool:
         return self.uniform() < p
 
     def order(self, count: int) -> list[int]:
-        """Draw a permutation of 0..count-1."""
+        """Return a random permutation of 0..count-1."""
         found = list(range(count))
         for place in range(count - 1, 0, -1):
             other = self.below(place + 1)

@@ -1,4 +1,5 @@
-"""Interfaces of sources and fields. Those of transforms and splits are in `transform.py` and `split.py`.
+"""Interfaces of data sources (`Dataset`, `Table`) and of fields. Those of transforms and splits are in `transform.py`
+and `split.py`.
 
 As in `components/component.py`, no module imports torch or NumPy at its top.
 """
@@ -26,15 +27,14 @@ LISTS = "lists"
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """Column of a table.
 
-    `dtype` is numpy's name of what `Table.read` returns: a number, `bool`, `datetime64[ns]`, or one of
+    `dtype` is numpy's name of the dtype that `Table.read` returns: a number, `bool`, `datetime64[ns]`, or one of
       object     text (str, None where missing)
-      bytes      whole files (bytes, or pictures of Pillow; None where missing)
+      bytes      whole files (bytes, or Pillow images; None where missing)
       MESSAGES   lists of objects (str, the JSON of each; None where missing)
       LISTS      lists of lists, of texts, or of different lengths (str, the JSON of each; None where missing)
-    `shape` is the shape of one row's value. `num_values` is n when the source itself promises integers in 0..n-1 (token
-    ids).
+    `shape` is the shape of one row's value. `num_values` is n if the source guarantees integers in 0..n-1 (token ids).
     """
 
     name: str
@@ -44,18 +44,18 @@ class Column(NamedTuple):
 
 
 class Table(ABC):
-    """Opened source: rows that can be read by number, in any order, at any time, also in a forked process.
+    """Opened data source. Rows can be read by number, in any order, at any time, also in a forked process.
 
-    columns             in the order of the file
-    left_out            why a column of the file cannot be read
-    files               the files that it reads
+    columns             by name, in the order of the file
+    left_out            by name, why a column of the file cannot be read
+    files               the files that are read
     blocks              (blocks + 1,) the first row of each block that is read as a whole (a row group, a record batch),
-                        then `num_rows`; None where a row costs no more than its own bytes
-    blocks_may_be_cut   blocks only group neighbouring rows: a part of one costs a part of its bytes
+                        then `num_rows`; None if a single row can be read alone
+    blocks_may_be_cut   a part of a block can be read for a part of the cost of the whole block
     fingerprint         differs for other files, sizes and dates; None: statistics of the rows are not cached
     members             the sources of a mixture in order, each with its first row
-    tables              these sources, opened
-    skipped             rows of the files that cannot be parsed and were left out: position and reason
+    tables              the tables of these sources
+    skipped             rows of the files that could not be parsed and were left out: position and reason
     """
 
     columns: Mapping[str, Column]
@@ -72,7 +72,8 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
-        """Return the values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
+        """Return the values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, which may
+        repeat.
 
         Missing numbers are nan (an integer or bool column with missing values in these rows becomes float64), missing
         text is None, missing dates NaT. The result may share memory with the table: do not write to it. Raises
@@ -80,42 +81,44 @@ class Table(ABC):
         """
 
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
-        """Return the values as `read` does, but do not cache blocks: these rows will not be needed again soon."""
+        """Return what `read` returns, without caching blocks: the caller will not read these rows again soon."""
         return self.read(columns, rows)
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files, if a pack made this table from it."""
+        """Table of the rows as they are in the files, if a pack made this table from another one; else this table."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield (field, message, hint) for each field that reads only part of its values."""
+        """Yield (field, message, hint) for each field that uses only part of its values, such as the first words of a
+        text."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Read these columns as lists (LISTS) from now on, which may have other lengths than the first one."""
+        """Read these columns as LISTS from now on, whose lengths may differ from row to row."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        """Return the uncompressed size of the columns in the files; None if the source does not know it."""
+        """Return the uncompressed size of the columns in the files, in bytes; None if it is unknown."""
         return None
 
     def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
-        """Return (N, length, ...) by column: `length` rows from each of `starts` (int64) on. Otherwise as `read`."""
+        """Return (N, length, ...) by column: for each of the N `starts` (int64), the `length` rows from there on; see
+        `read`."""
         import numpy as np
 
         read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def place(self, row: int) -> str:
-        """Return where a row is (row and file), for messages."""
+        """Return the position of a row for messages: `row 12 of data/b.csv`."""
         return f"row {row + 1}"
 
 
 class Dataset(Component, ABC):
-    """A source: rows with named columns.
+    """Data source, the component under `data.source`: rows with named columns.
 
-    A leaf that reads files calls them `path` (one or a list; any fsspec URL, globs allowed); the recipe makes them
-    absolute. `open` raises SourceError.
+    A concrete class that reads files names them in its key `path` (one or a list; any fsspec URL, globs allowed); the
+    recipe makes the paths absolute. `open` returns the Table and raises SourceError.
     """
 
     files_column: ClassVar[str | None] = None
@@ -126,12 +129,13 @@ class Dataset(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether the value of one of `path_keys` is a path, not a word such as `bytes`."""
+        """Return whether a value of one of the `path_keys` is a path, and not a word such as `bytes`."""
         return True
 
     @property
     def needs_window(self) -> bool:
-        """True if its rows are steps of a sequence (tokens), so that a sample of one row is probably not intended."""
+        """True if a row is one step of a sequence (a token), so that a sample should have several rows
+        (`data.window`)."""
         return False
 
     @property
@@ -144,13 +148,13 @@ class Dataset(Component, ABC):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: "Mapping[str, object]") -> Table:
-        """Return the table of new files of this type, or of one folder of them. `source`: the keys of the run's source.
-        Raises SourceError."""
+        """Return the table of new files of this type, or of one folder with them. `source`: the keys of the source that
+        the run was trained with. Raises SourceError."""
         return cls.from_data({"type": cls.model_fields["type"].default, "path": list(paths)}).open()
 
 
 class FilesDataset(Dataset, ABC):
-    """Rows of files that the recipe names."""
+    """Base class of data sources that read files named in the recipe."""
 
     path: Paths
     """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
@@ -167,8 +171,8 @@ class FilesDataset(Dataset, ABC):
 class BadValueError(Exception):
     """Error: a field cannot convert a value.
 
-    `problem`: missing, outside, fraction, unreadable. `column`: its name. `row`: its index within the values given.
-    `key`: the key of the field that defines which values are allowed.
+    `problem`: missing, outside, fraction, unreadable. `column`: name of the column. `row`: index within the values
+    given. `key`: the key of the field that defines which values are allowed.
     """
 
     def __init__(
@@ -183,12 +187,12 @@ class BadValueError(Exception):
 
 
 class MissingPackageError(Exception):
-    """A package that reads these values is not installed."""
+    """Error: the Python package that is needed to read these values is not installed."""
 
 
 class NoStatisticsError(ValueError):
-    """Error: statistics cannot be computed from the training rows. `help`: one fix. `value`: a value of `column` that
-    is the reason, so that its row can be named."""
+    """Error: the statistics of a field cannot be computed from the training rows. `help`: one hint. `value`: the value
+    of `column` that is the reason, so that its row can be named."""
 
     def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
         super().__init__(f"`{column}` {message}")
@@ -198,33 +202,33 @@ class NoStatisticsError(ValueError):
 
 
 class Tally(ABC):
-    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows` False: it knows them
-    already."""
+    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows` False: the statistics are
+    known without rows, so `add` is not called."""
 
     needs_rows: ClassVar[bool] = True
 
     @abstractmethod
     def add(self, values: "Sequence[np.ndarray]") -> None:
-        """Add one array (N, ...) per column of the field."""
+        """Add a chunk of N rows: one array (N, ...) per column of the field."""
 
     @abstractmethod
     def result(self) -> dict[str, object]:
-        """Return the statistics as JSON values. Raises ValueError, in the recipe's words, when there are no values to
-        compute them from."""
+        """Return the statistics as JSON data. Raises ValueError, in the words of the recipe, if there were no
+        values."""
 
 
 class Unit(NamedTuple):
-    """Conversion to the unit of the columns: value * multiply + add. One number of each for a whole row, or one for
-    each of its elements, flattened."""
+    """Conversion of a field's values to the unit of its columns: value * multiply + add. Each is one number for all
+    elements of a row, or one for each element, flattened."""
 
     multiply: tuple[float, ...]
     add: tuple[float, ...]
 
 
 class Preparation(NamedTuple):
-    """Steps that turn the numbers of the columns into a field's floating-point values, in float64: fill missing ones
-    with `fill`, multiply by `scale`, subtract `subtract`, divide by `divide`. One number of each for a whole row, or
-    one for each of its elements, flattened; None skips the step."""
+    """Steps that turn the numbers of the columns into a field's floating-point values, in float64: replace missing ones
+    by `fill`, multiply by `scale`, subtract `subtract`, divide by `divide`. Each is one number for all elements of a
+    row, or one for each element, flattened; None skips the step."""
 
     fill: tuple[float, ...] | None = None
     scale: float | None = None
@@ -233,22 +237,21 @@ class Preparation(NamedTuple):
 
 
 class Field(Component, ABC):
-    """A named tensor of a sample, made from columns.
+    """Field, a component under `data.fields`: a named tensor of a sample, made from columns of the table.
 
-    `outputs`: names of its tensors, if it makes several. The field's own name is the first, the others are
+    `outputs`: names of the tensors, if the field makes several. The first one has the name of the field, the others are
     `NAME.OUTPUT`.
 
-    `meaning`: the keys that decide what its numbers mean. A model that starts from the weights of a run must read them
-    the same way.
+    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of a run, its fields must
+    have the same values of these keys.
 
-    `lazy`: set if its values (images) are read again for each batch and not checked before the run: the address of the
+    `lazy`: set if the values (images) are read again for each batch and not checked before the run: the address of the
     `LazyReader` that reads them (data/lazy_fields.py), as `package.module:name`.
 
-    `takes_text`: its column holds texts, even if they look like numbers. `takes_lists`: its columns hold lists, of any
-    length. `takes_dates`: it reads dates from texts and numbers too, so new rows keep the type that they have in their
-    file.
+    `takes_text`: the column holds texts, even if they look like numbers. `takes_lists`: the columns hold lists of any
+    length. `takes_dates`: dates can be in any form, texts and numbers too, so new rows keep the type of their file.
 
-    `keys_tell_all`: its values depend on its keys and columns alone, not on code of the user or on further files, so
+    `keys_tell_all`: the values depend on the keys and the columns only, not on code of the user or on other files, so
     results about them may be cached.
     """
 
@@ -264,26 +267,27 @@ class Field(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether the value of one of `path_keys` is a path, and not a word."""
+        """Return whether a value of one of the `path_keys` is a path, and not a word."""
         return True
 
     @property
     def joined_by(self) -> str | None:
-        """Key of the field by which a sample holds the values of several rows; None for one row."""
+        """Name of the key (a column) that joins several rows to one sample of the field; None if a sample is one
+        row."""
         return None
 
     @property
     def pads(self) -> bool:
-        """True if shorter values are filled up with `padding()`."""
+        """True if shorter values are filled up to the longest with the number `padding()`."""
         return False
 
     def padding(self) -> int:
-        """Return the number that fills up shorter values, if it `pads`."""
+        """Return the number with which shorter values are filled up. Call it only if `pads`."""
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return (message, hint) if the field reads only part of its values, or leaves out another column of the table
-        that belongs to them; else None."""
+        """Return (message, hint) if the field uses only part of its values, or ignores another column (a name in
+        `others`) that belongs to them; else None."""
         return None
 
     @property
@@ -292,25 +296,25 @@ class Field(Component, ABC):
 
     @property
     def follows(self) -> str | None:
-        """Name of the image field whose transforms the field follows (boxes); None for others."""
+        """Name of the image field whose transforms are also applied to this field (boxes); None for other fields."""
         return None
 
     def needs_value(self, column: Column) -> bool:
-        """Return whether a row without a value of the column cannot be used."""
+        """Return whether a row in which this column is missing cannot be used."""
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return the field with floating-point values in the precision of the run, `dtype`."""
+        """Return a copy whose floating-point values have the dtype `dtype`, that of the run's precision."""
         return self
 
     def output_of(self, name: str) -> "Field":
-        """Return the field for one of its outputs alone."""
+        """Return a field for the single output `name` of this field. Raises LookupError if there is no such output."""
         raise LookupError(f"`{self.type}` has no output {name}")
 
     @property
     @abstractmethod
     def wanted(self) -> tuple[str, ...]:
-        """Names and globs of its columns, as written under `column` or `columns`."""
+        """Names and globs of the columns that the field reads, as written under `column` or `columns`."""
 
     @property
     def unwanted(self) -> tuple[str, ...]:
@@ -319,44 +323,46 @@ class Field(Component, ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files, other than the source's, that the values depend on. They exist if `check` found nothing."""
+        """Files, other than those of the source, that the values depend on. They exist if `check` found no error."""
         return ()
 
     @property
     @abstractmethod
     def cut(self) -> slice | int | None:
-        """Rows of a window that it takes; None: all of them."""
+        """Rows of a window that the field uses, as a slice or one row number; None: all."""
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
-        """Return why the field cannot be made of these columns, or None."""
+        """Return why the field cannot be made from these columns, or None if it can."""
 
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        """Return an accumulator for the statistics of the training rows that the field needs, None if it needs none."""
+        """Return an accumulator for the statistics of the training rows; None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why another run's statistics would mean something else here, beyond the keys in `meaning`; or None."""
+        """Return why statistics of another run do not fit this field, although the keys in `meaning` are equal; None if
+        they fit."""
         return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return shape, dtype and range of one row's value. (For windows, a dimension for the rows is put before.)"""
+        """Return the shape, dtype and range of one row's value. (With windows, a dimension for the rows is put
+        before.)"""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
-        """Return the conversion from the field's values to the unit of its columns; None if they are the same."""
+        """Return the conversion of the field's values to the unit of its columns; None if the unit is the same."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
-        """Return what `convert` does to numbers, for an exported model that has to do it itself."""
+        """Return the steps by which `convert` changes numbers; an exported model has to do them itself."""
         return Preparation()
 
     @abstractmethod
     def convert(
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
-        """Return the values (N, *row shape) in the dtype of the row spec (bfloat16: as float32), from one array per
-        column. Raises BadValueError."""
+        """Return the field's values (N, *row shape) in the dtype of `row_spec` (float32 for bfloat16). `values`: one
+        array per column. Raises BadValueError."""
 
     def convert_into(
         self,
@@ -365,5 +371,5 @@ class Field(Component, ABC):
         columns: Sequence[Column],
         statistics: Mapping[str, object],
     ) -> None:
-        """Write what `convert` returns into `out`, which is contiguous."""
+        """Write the result of `convert` into the contiguous array `out`."""
         out[...] = self.convert(values, columns, statistics)

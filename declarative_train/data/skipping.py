@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from declarative_train.components.data import Field, Table
-from declarative_train.components.datasets.arrow import MemoryTable
+from declarative_train.components.datasets.arrow_columns import MemoryTable
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.data.rows import SetRows
 

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.products import Product, Use, Weight
+from declarative_train.components.matrix_products import Product, Use, Weight
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.probe import SMALL_ACTIVATIONS

@@ -224,7 +224,7 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
         return values
     import pyarrow as pa
 
-    from declarative_train.components.datasets.arrow import describe, to_numpy
+    from declarative_train.components.datasets.arrow_columns import describe, to_numpy
 
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

@@ -105,7 +105,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 def of_table(table: pa.Table) -> Input:
     """Return an Arrow table in memory as an Input."""
-    from declarative_train.components.datasets.arrow import without_views
+    from declarative_train.components.datasets.arrow_columns import without_views
 
     table = without_views(table)
 

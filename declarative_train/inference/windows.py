@@ -52,7 +52,7 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
     """Return (table, its name in messages) of rows in memory."""
-    from declarative_train.components.datasets.arrow import MemoryTable
+    from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
 

@@ -87,5 +87,5 @@ def _heads(lowered: Lowered) -> dict[str, HeadKind]:
             continue
         target = None if term.edges.target is None else lowered.specs[term.edges.target]
         is_alone = name not in measured and sum(each.edges.input == name for each in losses) == 1
-        found[name] = "vocabulary" if is_alone and term.component.takes_parts_of(spec, target) else "gathered"
+        found[name] = "vocabulary" if is_alone and term.component.can_divide_classes(spec, target) else "gathered"
     return found

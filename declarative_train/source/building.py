@@ -358,8 +358,8 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """If `before` and `key` are one number with a decimal comma (`0,001`), report it in place of the other
-        diagnostics there and return True. Otherwise return False."""
+        """Return whether `before` and `key` are one number with a decimal comma (`0,001`), after reporting it in place
+        of the other diagnostics there."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False

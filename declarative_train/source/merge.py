@@ -56,7 +56,7 @@ class MergeRules(NamedTuple):
     depth `depth`. `exclusive`: sets of sibling keys that remove each other, as paths; `*` matches any name.
     `default_type` returns the `type` of a mapping without one (a field without `type` is a `tensor`). If a mapping is
     merged over a single word, `opened` returns the mapping that the word is short for. `foreign` returns the diagnostic
-    for a file that is no recipe; then nothing else is reported.
+    for a file that is not a recipe; then nothing else is reported.
     """
 
     normalise: Callable[[Path, Node], Node] = _keep

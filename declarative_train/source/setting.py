@@ -72,7 +72,7 @@ def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
 
 
 def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
-    """Return (start, end, name) of each part of the path, and the offset of the `=`; (None, None) if the text is no
+    """Return (start, end, name) of each part of the path, and the offset of the `=`; (None, None) if the text is not a
     setting."""
     parts: list[tuple[int, int, str]] = []
     start = at = len(PREFIX)

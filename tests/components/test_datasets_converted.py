@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import Table
-from declarative_train.components.datasets import DATASETS, arrow_conversion
-from declarative_train.components.datasets.arrow_conversion import ConvertedTable
+from declarative_train.components.datasets import DATASETS, arrow_cache
+from declarative_train.components.datasets.arrow_cache import ConvertedTable
 from declarative_train.files import lock
 from declarative_train.files.open_files import skip_bad_rows
 from declarative_train.files.paths import SourceError
@@ -25,7 +25,7 @@ from declarative_train.files.paths import SourceError
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All files are large, and their blocks small."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_cache, "LARGE_BYTES", 10)
     for kind in ("csv", "jsonl"):
         monkeypatch.setattr(f"declarative_train.components.datasets.{kind}.BLOCK_BYTES", 2000)
 
@@ -37,7 +37,7 @@ def opened(kind: str, path: Path | list[Path], **keys: object) -> Table:
 
 def whole(kind: str, path: Path | list[Path], monkeypatch: pytest.MonkeyPatch, **keys: object) -> Table:
     with monkeypatch.context() as patch:
-        patch.setattr(arrow_conversion, "LARGE_BYTES", 1 << 30)
+        patch.setattr(arrow_cache, "LARGE_BYTES", 1 << 30)
         return opened(kind, path, **keys)
 
 
@@ -104,11 +104,11 @@ def test_a_packed_file_counts_by_what_it_holds(kind: str, tmp_path: Path, monkey
     path.write_bytes(gzip.compress(text))
     needed = len(text) + 20_001 * 2 * 8 if kind == "csv" else len(text)  # the header is a line, too
     assert path.stat().st_size * 4 < needed // 20
-    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", needed - 1)
+    monkeypatch.setattr(arrow_cache, "LARGE_BYTES", needed - 1)
     table = opened(kind, path)
     assert isinstance(table, ConvertedTable)
     assert table.num_rows == 20_000
-    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", needed)
+    monkeypatch.setattr(arrow_cache, "LARGE_BYTES", needed)
     assert not isinstance(opened(kind, path), ConvertedTable)
 
 
@@ -227,8 +227,8 @@ def test_files_of_other_columns_are_told(tmp_path: Path) -> None:
 
 OPENS = """
 import sys, time
-from declarative_train.components.datasets import DATASETS, arrow_conversion, csv
-arrow_conversion.LARGE_BYTES, csv.BLOCK_BYTES = 10, 2000
+from declarative_train.components.datasets import DATASETS, arrow_cache, csv
+arrow_cache.LARGE_BYTES, csv.BLOCK_BYTES = 10, 2000
 if len(sys.argv) > 2:  # stops in the middle
     whole = csv.CsvDataset._batches
     def slow(*args):
@@ -282,13 +282,13 @@ def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_changes_while_it_is_converted_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     write_csv(path, lines(400))
-    before = arrow_conversion._names_of
+    before = arrow_cache._names_of
 
     def changes(files: list[str]) -> str:
         os.utime(path, (1, 1))
         return before(files)
 
-    monkeypatch.setattr(arrow_conversion, "_names_of", changes)
+    monkeypatch.setattr(arrow_cache, "_names_of", changes)
     with pytest.raises(SourceError, match=r"a\.csv changed while it was being read"):
         opened("csv", path)
     assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
@@ -339,7 +339,7 @@ def test_what_cannot_be_read_is_converted_no_third_time(
     def fails(*_: object) -> None:
         raise SourceError("unreadable", "no")
 
-    monkeypatch.setattr(arrow_conversion, "ConvertedTable", fails)
+    monkeypatch.setattr(arrow_cache, "ConvertedTable", fails)
     write_csv(tmp_path / "a.csv", lines(30))
     with pytest.raises(SourceError, match=r"a\.csv was converted to .*, which cannot be read: no"):
         opened("csv", tmp_path / "a.csv")
@@ -385,8 +385,8 @@ def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
     code = (
         "import re, sys\n"
         "import numpy as np, pyarrow\n"
-        "from declarative_train.components.datasets import DATASETS, arrow_conversion\n"
-        "arrow_conversion.LARGE_BYTES = 1 << 20 if sys.argv[1] == 'converted' else 1 << 40\n"
+        "from declarative_train.components.datasets import DATASETS, arrow_cache\n"
+        "arrow_cache.LARGE_BYTES = 1 << 20 if sys.argv[1] == 'converted' else 1 << 40\n"
         "def most():\n"
         "    return int(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = most()\n"

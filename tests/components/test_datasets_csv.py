@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from declarative_train.components.datasets import arrow_conversion
+from declarative_train.components.datasets import arrow_cache
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.files.open_files import expand, format_path, is_remote, open_file, read_bytes, size_bytes
@@ -162,7 +162,7 @@ def test_a_signal_that_a_run_handles_does_not_fail_a_read(tmp_path: Path, monkey
     path = write(tmp_path / "long.csv", "x\n" + "1\n" * 4_000_000)
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-    monkeypatch.setattr(arrow_conversion, "open_file", Signalling)
+    monkeypatch.setattr(arrow_cache, "open_file", Signalling)
     try:
         table = CsvDataset(path=path).open()
     finally:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from declarative_train.components.component import Init
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits import INITS
-from declarative_train.components.inits.draws import BLOCK, Draws
-from declarative_train.components.inits.rules import (
+from declarative_train.components.inits.builtin import (
     ConstantInit,
     KaimingNormal,
     KaimingUniform,
@@ -27,6 +26,7 @@ from declarative_train.components.inits.rules import (
     XavierNormal,
     XavierUniform,
 )
+from declarative_train.components.inits.draws import BLOCK, Draws
 from declarative_train.components.layers import LAYERS
 from declarative_train.core.tensor_spec import TensorSpec
 

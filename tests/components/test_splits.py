@@ -162,7 +162,7 @@ def test_keys() -> None:
 def test_groups_stay_whole_beside_sets_of_single_rows_in_any_order(order: tuple[str, str]) -> None:
     import pyarrow as pa
 
-    from declarative_train.components.datasets.arrow import MemoryTable
+    from declarative_train.components.datasets.arrow_columns import MemoryTable
     from declarative_train.data.split_rows import split_rows
 
     rng = np.random.default_rng(0)

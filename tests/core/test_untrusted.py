@@ -11,7 +11,7 @@ from declarative_train.core.untrusted import parse_json
 
 PACKAGE = Path(__file__).parents[2] / "declarative_train"
 OWN = {
-    "tools/sweep/command.py", "components/datasets/arrow_conversion.py", "files/file_activity.py",
+    "tools/sweep/command.py", "components/datasets/arrow_cache.py", "files/file_activity.py",
     "files/cache.py", "packs/images/boxes.py", "packs/pretrained/libraries/timm.py",
     "packs/pretrained/libraries/files.py", "files/safetensors_header.py",
     "packs/pretrained/libraries/transformers.py", "app/commands/status.py", "run/heartbeat.py",

@@ -1,4 +1,5 @@
-"""Adapters: parameters trained in addition to a frozen weight. Packs bring them."""
+"""Table of the adapter types that a recipe can name. An adapter adds trained parameters to a frozen weight; packs
+provide all of them."""
 
 from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.registry import Registry

@@ -1,7 +1,7 @@
 """Layer with adapters (LoRA) on its linear maps; a graph treats it like any other layer.
 
-In a graph's node, the component's data has an additional key `adapters`: the adapter of each linear map by its path in
-the layer's module ("" for the module itself).
+In the plan, the data of such a layer have an additional key `adapters`: the adapter of each linear map, by the path of
+the map in the layer's module ("" if the module itself is the map).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.components.adapters import ADAPTERS
 from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.component import Init, Layer, Port, ShapeError
-from declarative_train.components.products import Product, Use, Weight
+from declarative_train.components.matrix_products import Product, Use, Weight
 from declarative_train.core.cuts import CutKind, LayerCut
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ADDED = ".lora_"
 
 
 class Adapted(Layer):
-    """Layer `base` with the adapters; inputs, outputs and parameters' names are the base's."""
+    """Layer `base` with adapters on its linear maps. Inputs, outputs and names of parameters are those of `base`."""
 
     base: Layer
     adapters: dict[str, Adapter]
@@ -96,8 +96,8 @@ class Adapted(Layer):
         return LayerCut(kind, parameters, tuple(summed))
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the layer, and for each adapter those of its two matrices, for as many vectors
-        as the adapted weight is multiplied with."""
+        """Yield the matrix products of the base layer and, for each adapter, those of its two matrices, for as many
+        vectors as the adapted weight is multiplied with."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
@@ -114,13 +114,13 @@ class Adapted(Layer):
 
 
 def is_added(name: str) -> bool:
-    """Return whether a parameter, by its name in a layer or in the model, belongs to an adapter."""
+    """Return whether a parameter belongs to an adapter, by its name in a layer or in the model."""
     return ADDED in f".{name}"
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Return (path of the linear map, name within the adapter) for the name of an adapter's parameter; (name, None) for
-    other parameters."""
+    """Return (path of the linear map, name within the adapter) if `name` is a parameter of an adapter, else (name,
+    None)."""
     at = f".{name}".find(ADDED)
     return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
 
@@ -128,8 +128,9 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a layer's parameters in the order of its module, with the parameters of each adapter after
-    those of its linear map."""
+    """Return the shapes of all parameters of a layer with adapters, in the order of its module. Arguments: the shapes
+    of the parameters of the base layer, the adapter of each linear map and the (out, in) of each linear map, by
+    path."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

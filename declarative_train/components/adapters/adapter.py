@@ -1,4 +1,4 @@
-"""Interface of adapters: parameters trained in addition to a frozen weight."""
+"""Interface of adapters, which add trained parameters to a frozen weight."""
 
 from __future__ import annotations
 
@@ -18,52 +18,56 @@ if TYPE_CHECKING:
 
 
 class Adapter(Component, ABC):
-    """Trained parameters that are added to the frozen weight (out, in) of a linear map."""
+    """Adapter: trained parameters that are added to the frozen weight (out, in) of a linear map."""
 
     @property
     def made_from(self) -> str | None:
-        """Folder that defines the adapter and holds its start values; None if there is none. With a folder, the three
-        methods below are called."""
+        """Folder of a saved adapter, with its settings and start values; None if the recipe defines the adapter. The
+        next three methods are only called if there is a folder."""
         return None
 
     def with_folder(self, folder: str) -> Adapter:
-        """Return the same adapter with the absolute path of its folder. Raises PublishedError if it cannot be read."""
+        """Return a copy of the adapter whose folder has the absolute path `folder`. Raises PublishedError if it cannot
+        be read."""
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter that the folder has for a linear map of a model (`Scope`); None if it has none. Raises
-        PublishedError."""
+        """Return the adapter that the folder has for the linear map (`rows` outputs) at `path` of the model `scope`, a
+        `Scope`; None if the folder has none for it. Raises PublishedError."""
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return the `WeightsPlan` of the tensors in the folder, and what does not fit."""
+        """Return the `WeightsPlan` that loads the tensors of the folder, and diagnostics for tensors that do not
+        fit."""
         raise NotImplementedError
 
     @property
     def is_random(self) -> bool:
-        """True if it draws random numbers in training."""
+        """True if the adapter draws random numbers in training (dropout)."""
         return False
 
     @abstractmethod
     def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of its parameters, by the names that they get in the adapted map: PEFT's, which begin with
-        `lora_`."""
+        """Return the shapes of the adapter's parameters for a weight (out, in), by the names that PEFT uses, which
+        begin with `lora_`."""
 
     @abstractmethod
     def init_of(self, parameter: str) -> Init:
-        """Return how the parameter of this name starts."""
+        """Return the init of the adapter's parameter of this name."""
 
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of the `tensor` axis divide its parameters if they divide the weight so; a reason if
-        they cannot. Its module has a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
+        """Return how the ranks of the `tensor` axis divide the adapter's parameters if they divide the weight as
+        `weight`; a text with the reason if they cannot. A module that is divided has a method `divide(kind, ranks)`
+        (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:
-        """Return the module that replaces `base`: its `weight` and `bias` are those of `base`, the adapter's parameters
-        are added. If it has a method `start_from_weights(path, given)`, that is called when all other parameters have
-        their start values, except those of `given` (names in the model)."""
+        """Return a module that replaces `base`: it has the `weight` and `bias` of `base` and the adapter's parameters.
+        If the module has a method `start_from_weights(path, given)`, dtrain calls it when all other parameters have
+        their start values, except those whose names in the model are in `given`."""
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the weight with which a map without an adapter gives the same; `own` are the adapter's parameters."""
+        """Return a weight with which the linear map alone gives the results of the adapted one. `weight`: the frozen
+        weight; `own`: the adapter's parameters by name."""

@@ -1,4 +1,4 @@
-"""Sources that a recipe can name under `data.source`."""
+"""Table of the source types that a recipe can name under `data.source`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATASETS: Registry[Dataset] = Registry(
     "source",
     __name__,
     {
-        "arrow": "arrow_files.ArrowDataset",
+        "arrow": "arrow.ArrowDataset",
         "csv": "csv.CsvDataset",
         "jsonl": "jsonl.JsonlDataset",
         "mix": "mix.MixDataset",
@@ -29,7 +29,7 @@ _ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy",
 
 @cache
 def endings() -> Mapping[str, str]:
-    """Return the type of the source that reads files of each ending, in lower case. Raises PackError."""
+    """Return, for each file ending in lower case, the type of the source that reads such files. Raises PackError."""
     found = dict(_ENDINGS)
     for pack in find_packs().values():
         found |= pack.endings
@@ -38,5 +38,5 @@ def endings() -> Mapping[str, str]:
 
 @cache
 def endings_in_folders() -> frozenset[str]:
-    """Return the endings of files that are read from folders, each file a value."""
+    """Return the endings of files (images, audio) that are read from folders, one file per row."""
     return frozenset(ending for ending, name in endings().items() if DATASETS[name].files_column is not None)

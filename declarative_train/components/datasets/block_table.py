@@ -1,4 +1,5 @@
-"""Table of files with blocks (row groups, record batches), which are read on access."""
+"""Table of files that consist of blocks (row groups, record batches): a block is read when one of its rows is
+needed."""
 
 from __future__ import annotations
 
@@ -21,31 +22,33 @@ _CACHE_BYTES = 256 << 20  # decoded blocks in memory, per process
 
 
 class BlockFormat(ABC):
-    """Reader of one kind of file. `block` is the name of its blocks in messages."""
+    """Reader of one file format with blocks. `block` is the word for a block in messages."""
 
     kind: ClassVar[str]
     block: ClassVar[str]
 
     @abstractmethod
     def open(self, path: str) -> Any:
-        """Return the reader of one thread. Raises SourceError."""
+        """Open a file for one thread and return the opened file, which the other methods receive. Raises
+        SourceError."""
 
     @abstractmethod
     def schema(self, opened: Any) -> Any:
-        """Return pyarrow's schema."""
+        """Return the pyarrow schema of an opened file."""
 
     @abstractmethod
     def footer(self, opened: Any) -> dict[str, Any]:
-        """Return `rows` of each block, `names` of the columns, and their `sizes` in bytes, uncompressed."""
+        """Return the `rows` of each block, the `names` of the columns and their uncompressed `sizes` in bytes."""
 
     @abstractmethod
     def read(self, opened: Any, number: int, names: list[str], most: int | None) -> Any:
-        """Return an Arrow table of one block; with `most`, only its first rows are needed. Raises OSError and
-        ArrowInvalid."""
+        """Return columns of block `number` as an Arrow table; with `most`, only the first `most` rows are needed.
+        Raises OSError and ArrowInvalid."""
 
 
 class BlockTable(Table):
-    """Rows of files in blocks. A block is read as a whole, when one of its rows is accessed."""
+    """Table of files with blocks, read by a `BlockFormat`. A block is read as a whole, when one of its rows is
+    needed."""
 
     def __init__(self, files: Sequence[str], form: BlockFormat) -> None:
         import numpy as np
@@ -73,7 +76,7 @@ class BlockTable(Table):
         index.keep()
 
     def take_lists(self, names: Sequence[str]) -> None:
-        from declarative_train.components.datasets.arrow import with_lists
+        from declarative_train.components.datasets.arrow_columns import with_lists
 
         if any(self.columns[name].shape for name in names if name in self.columns):
             schema = self._form.schema(self._opened.get(self.files[0]))
@@ -101,7 +104,7 @@ class BlockTable(Table):
         return {name: _scatter(_concatenate(found), np.concatenate(places)) for name, found in parts.items()}
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
-        from declarative_train.components.datasets.arrow import to_numpy
+        from declarative_train.components.datasets.arrow_columns import to_numpy
 
         parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
         for group, _, inside in self._runs(rows):
@@ -130,8 +133,8 @@ class BlockTable(Table):
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return columns of one block; the last used ones stay decoded. Thread-safe."""
-        from declarative_train.components.datasets.arrow import to_numpy
+        """Return columns of one block as numpy arrays; the blocks used last stay in memory. Thread-safe."""
+        from declarative_train.components.datasets.arrow_columns import to_numpy
 
         found: dict[str, np.ndarray] = {}
         for name in names:
@@ -152,10 +155,10 @@ class BlockTable(Table):
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """Read columns of one block; with `most`, only its first rows are needed."""
+        """Return columns of one block as an Arrow table; with `most`, only the first `most` rows are needed."""
         import pyarrow as pa
 
-        from declarative_train.components.datasets.arrow import without_views
+        from declarative_train.components.datasets.arrow_columns import without_views
 
         try:
             return without_views(self._form.read(self._opened.get(path), number, names, most))
@@ -165,16 +168,16 @@ class BlockTable(Table):
             raise SourceError("unreadable", message) from error
 
     def place(self, row: int) -> str:
-        from declarative_train.components.datasets.arrow import place
+        from declarative_train.components.datasets.arrow_columns import place
 
         return place(self.files, self._file_starts, row)
 
 
 class Footers:
-    """Summaries of files (rows, columns, sizes), cached on disk by path, size and date."""
+    """Summaries of the files of a table (rows, columns, sizes), cached on disk by path, size and date."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
-        from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
+        from declarative_train.components.datasets.arrow_columns import check_distinct, check_same_columns
 
         self._files = files
         self._opened = opened
@@ -210,7 +213,7 @@ class Footers:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Uncompressed bytes by column."""
+        """Uncompressed size of each column in bytes, by name."""
         total: dict[str, int] = {}
         for path in self._files:
             for name, size in self._found[path]["sizes"].items():
@@ -218,9 +221,9 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return the columns that can be read, and the reasons why others cannot. `first` returns a value of a column
+        """Return the columns that can be read, and by name the reasons why others cannot. `first(name)` returns a value
         that is not missing."""
-        from declarative_train.components.datasets.arrow import describe_all
+        from declarative_train.components.datasets.arrow_columns import describe_all
 
         if self._described is None:
             columns, left_out = describe_all(self._form.schema(self._opened.get(self._files[0])), first)
@@ -240,7 +243,8 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return values that are in the order of the files in the order of the requested rows."""
+    """Return `gathered`, values in the order of the files, in the order of the requested rows; `places` are their
+    indices there."""
     import numpy as np
 
     found = np.empty_like(gathered)

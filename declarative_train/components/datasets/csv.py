@@ -1,4 +1,4 @@
-"""CSV files: a table in memory or, for large files, converted once."""
+"""CSV files as a source: a table in memory or, for large files, converted once (`arrow_cache.py`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.data import FilesDataset, Table
-from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
-from declarative_train.components.datasets.arrow_conversion import (
+from declarative_train.components.datasets.arrow_cache import (
     BLOCK_BYTES,
     Budget,
     convert,
     in_memory_or_on_disk,
     open_decompressed,
 )
+from declarative_train.components.datasets.arrow_columns import check_distinct, check_same_columns
 from declarative_train.core.names import check_unique_names
 from declarative_train.files.open_files import check_beginning, format_path, packing, skips_bad_rows
 from declarative_train.files.paths import SourceError
@@ -37,21 +37,21 @@ _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class _BlockSize:
-    """Number of bytes that are parsed at a time. It must be larger than any row."""
+    """Number of bytes that pyarrow parses at a time. It must be larger than any row."""
 
     def __init__(self, block: int) -> None:
         self.block = block
 
     def grow(self, error: SourceError) -> None:
-        """Double the size after an error of a row that is too long. Raises other errors, and this one at the largest
-        size."""
+        """Double the size if `error` says that a row is longer. Raise `error` again if it has another reason, or if the
+        size is at its maximum."""
         if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
             raise error
         self.block = min(self.block * 16, _MOST_BLOCK)
 
 
 def _check_encoding(name: str) -> str:
-    """Return an encoding that has the letters of ASCII as bytes. Raises ValueError."""
+    """Return the name of an encoding that stores ASCII characters as single bytes. Raises ValueError for others."""
     try:
         same = "a,1\n".encode(name) == b"a,1\n"
     except LookupError:
@@ -84,7 +84,7 @@ class CsvDataset(FilesDataset):
     """More words for a missing value, such as `?` or `-`."""
 
     def open(self) -> Table:
-        from declarative_train.components.datasets.arrow import MemoryTable
+        from declarative_train.components.datasets.arrow_columns import MemoryTable
 
         def in_memory(budget: Budget | None) -> Table:
             bad: dict[str, list[tuple[int, str]]] = {}
@@ -124,7 +124,7 @@ class CsvDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
-        """Open a file. Raises SourceError, also for errors while it is read."""
+        """Yield an opened file. Raises SourceError, also for errors while the `with` block reads."""
         import pyarrow as pa
 
         if packing(path) is None:
@@ -146,8 +146,8 @@ class CsvDataset(FilesDataset):
             raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return the types that hold all values of all files. They are detected from the first block in the order of
-        pyarrow's types, and again from the start if a later value does not fit."""
+        """Return Arrow types that can hold all values of all files. They are detected from the first block in the order
+        of pyarrow's types; if a later value does not fit, a wider type is taken and detection starts again."""
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -175,8 +175,8 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return the first value that does not fit the type of its column, and the column; None if all fit. `found` is
-        filled with the types of the first file."""
+        """Return (column, value) of the first value that does not fit the type of its column, None if all fit. `found`
+        receives the types of the first file."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -200,7 +200,7 @@ class CsvDataset(FilesDataset):
         return None
 
     def _next_type(self, kind: Any, value: str | None) -> Any:
-        """Return the next wider type to try after `kind`, which does not hold the value."""
+        """Return the next wider Arrow type after `kind`, which cannot hold `value`."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -232,8 +232,8 @@ class CsvDataset(FilesDataset):
         return self._open_reader(file, self.columns, types, bad, room.block)
 
     def read_text(self, file: Any, names: Sequence[str] | None, columns: Sequence[str], block_bytes: int) -> Any:
-        """Return pyarrow's reader of record batches with these columns, all as text. `names`: those of all columns;
-        None: the first line has them. Reading raises ArrowInvalid, see `explain`."""
+        """Return pyarrow's reader of record batches with the columns `columns`, all as text. `names`: the names of all
+        columns; None: they are in the first line. Reading raises ArrowInvalid, see `explain`."""
         import pyarrow as pa
 
         return self._open_reader(file, names, dict.fromkeys(columns, pa.string()), [], block_bytes, columns)
@@ -261,8 +261,8 @@ class CsvDataset(FilesDataset):
         )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
-        """Return options of the parser. `bad`: the rows that are left out are added to it, counted from 0 after the
-        header."""
+        """Return pyarrow's options of the parser. Rows that are left out are appended to `bad`, counted from 0 after
+        the header."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
@@ -301,8 +301,9 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
-        """Return the line in the file at which a row begins. pyarrow counts rows from 1 with the header, without blank
-        lines and line breaks within quotes. The file is read again, which is acceptable after an error."""
+        """Return the number of the line at which a row begins. pyarrow's row numbers count from 1 with the header,
+        without blank lines and without line breaks in quotes. The file is read again, which is acceptable after an
+        error."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
@@ -321,10 +322,10 @@ class CsvDataset(FilesDataset):
 
 
 def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
-    """Return the result of `read`.
+    """Call `read` and return its result.
 
     Arrow cancels a read on a signal and then runs the signal's handler. If the handler raises nothing, as in a run that
-    stops at the end of a step, the read is repeated.
+    stops at the end of a step, `read` is called again.
     """
     import pyarrow as pa
 
@@ -339,8 +340,8 @@ def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _without_bytes(table: Table) -> Table:
-    """Return the table without columns of bytes: in other sources bytes are files, in a CSV file they are text that is
-    not UTF-8."""
+    """Return the table without columns of bytes, which are text that is not UTF-8 in a CSV file (in other sources bytes
+    are files)."""
     lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}
@@ -348,7 +349,8 @@ def _without_bytes(table: Table) -> Table:
 
 
 def _no_text(table: Table, name: str) -> str:
-    """Return why a column of bytes is left out, with the first wrong value if it is near the beginning."""
+    """Return why a column of bytes is left out of the table, with its first wrong value if that is near the
+    beginning."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
         for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
             try:
@@ -361,7 +363,7 @@ def _no_text(table: Table, name: str) -> str:
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:
-    """Return a hint if the header line has another common delimiter more often than `delimiter`."""
+    """Return a hint if the header line has another common delimiter more often than `delimiter`, else None."""
     with open_decompressed(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)

@@ -1,4 +1,4 @@
-"""JSON lines files: a table in memory or, for large files, converted once."""
+"""JSON lines files as a source: a table in memory or, for large files, converted once (`arrow_cache.py`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import FilesDataset, Table
-from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.arrow_conversion import (
+from declarative_train.components.datasets.arrow_cache import (
     BLOCK_BYTES,
     Budget,
     convert,
     in_memory_or_on_disk,
     open_decompressed,
 )
+from declarative_train.components.datasets.arrow_columns import check_same_columns
 from declarative_train.files.open_files import check_beginning, format_path, packing, skips_bad_rows
 from declarative_train.files.paths import SourceError
 
@@ -40,7 +40,7 @@ class JsonlDataset(FilesDataset):
     type: Literal["jsonl"] = "jsonl"
 
     def open(self) -> Table:
-        from declarative_train.components.datasets.arrow import MemoryTable
+        from declarative_train.components.datasets.arrow_columns import MemoryTable
 
         def in_memory(budget: Budget | None) -> Table:
             bad: dict[str, list[tuple[int, str]]] = {}
@@ -51,7 +51,8 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. `bad` receives blank lines and, if bad rows are skipped, the lines left out."""
+    """Return the table of a file. Blank lines and, if bad rows are skipped, the lines left out are appended to
+    `bad`."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -74,7 +75,7 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
 
 
 def _all_of(file: Any) -> bytes:
-    """Return the rest of a stream, read block by block: a compressed file may hold far more than its size."""
+    """Return the rest of a stream, read block by block, since a compressed file may hold far more than its size."""
     blocks = []
     while block := file.read(BLOCK_BYTES):
         blocks.append(block)
@@ -82,7 +83,8 @@ def _all_of(file: Any) -> bytes:
 
 
 def _blank(content: Any) -> list[tuple[int, str]]:
-    """Return the blank lines, counted from 0, without the end of the last line. They hold no row but count as lines."""
+    """Return (number from 0, "") of each blank line, without the end of the last line. Blank lines are no rows but
+    count as lines."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -90,8 +92,7 @@ def _blank(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return an error of the reader with line numbers in place of row numbers, since it counts only rows that it
-    reads."""
+    """Return a message of pyarrow with line numbers in place of row numbers, which do not count the lines `gone`."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -103,7 +104,7 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines, some MiB at a time, with the number of the first line. Raises SourceError."""
+    """Yield (number of the first line, bytes) of whole lines, some MiB at a time. Raises SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:
@@ -127,7 +128,7 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-    """Return the types that hold all values of all files. Raises SourceError."""
+    """Return Arrow types that can hold all values of all files. Raises SourceError."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
@@ -153,8 +154,8 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """Return the type that holds the values of both types, as the reader would choose for one file. Raises
-    ValueError."""
+    """Return the Arrow type that can hold the values of both types, as pyarrow would choose for one file. Raises
+    ValueError if there is none."""
     import pyarrow as pa
 
     types = pa.types
@@ -177,7 +178,7 @@ def _wider(one: Any, other: Any) -> Any:
 
 
 def _like(kind: Any) -> Any:
-    """Return the widest type for the same kind of JSON value; None if all values are missing."""
+    """Return the widest Arrow type for the same kind of JSON value; None if all values are missing."""
     import pyarrow as pa
 
     types = pa.types
@@ -204,10 +205,10 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of whole lines of a file, the first of which has the number `first`, from 0.
+    """Return the table of whole lines (`content`) of a file; `first` is the number of the first line, from 0.
 
-    `bad` receives blank lines and, if bad rows are skipped, the lines left out. `schema`: all columns; None: detect
-    columns and types. `like`: types of the values before, to find rows to leave out. Raises SourceError.
+    Blank lines and, if bad rows are skipped, the lines left out are appended to `bad`. `schema`: types of all columns;
+    None: detect them. `like`: types of the lines before; lines with other types are left out. Raises SourceError.
     """
     import pyarrow as pa
     from pyarrow import json
@@ -238,7 +239,7 @@ def read_lines(
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
     """Return the table without lines that are not a JSON object, or whose values have another type than earlier lines
-    or `schema`."""
+    or than `schema`. These lines are appended to `bad`."""
     import json as strict
 
     import pyarrow as pa
@@ -281,7 +282,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
-    """Raise SourceError for a line that is nested too deeply for the reader."""
+    """Raise SourceError if a line has more nested lists and objects than pyarrow can read."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

@@ -1,5 +1,5 @@
-"""Mixture: several sources as one table, source after source. The order of the data (data/mixture.py) decides how often
-each source is read."""
+"""Mixture as a source: the tables of several sources, one after the other. The order of the samples (data/mixture.py)
+decides how often each source is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """Return the source of a mixture from its data in a plan."""
+    """Return the source in a mixture from its data in a plan; other values are returned unchanged."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -30,7 +30,7 @@ def _read(value: Any) -> Any:
 
 
 class MixMember(Keys):
-    """Source of a mixture."""
+    """Keys of one source of a mixture."""
 
     source: Annotated[SerializeAsAny[Dataset], BeforeValidator(_read)]
     """Source of its rows."""
@@ -79,7 +79,7 @@ class MixTable(Table):
     """Tables concatenated by rows, with the columns that all of them have."""
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        """Raise SourceError if the tables have no column in common."""
+        """Concatenate the tables. Raises SourceError if they have no column in common."""
         import numpy as np
 
         self.tables = tuple(tables.values())
@@ -151,7 +151,8 @@ class MixTable(Table):
                 yield table, begin, slice(first, last)
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Return (N, length, ...) by column, as `Table.read_runs`; no run crosses from one source into the next."""
+        """Return (N, length, ...) by column, as `Table.read_runs`. A run must not cross from one source into the
+        next."""
         import numpy as np
 
         member = np.searchsorted(self._starts, starts, side="right") - 1
@@ -166,7 +167,7 @@ class MixTable(Table):
         return found
 
     def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return values converted to the type that the columns of all sources have in common."""
+        """Return values of one source, converted to the dtypes that the columns have in the mixture."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype
@@ -186,15 +187,15 @@ class MixTable(Table):
 
 
 def _begins(table: Table) -> np.ndarray:
-    """Return the first row of each block; a table without blocks counts as one block."""
+    """Return the first row of each block of a table; a table without blocks counts as one block."""
     import numpy as np
 
     return np.zeros(1, np.int64) if table.blocks is None else np.asarray(table.blocks, np.int64)[:-1]
 
 
 def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return the columns that all tables have, and the reason why each other column cannot be read.
-    Raises SourceError."""
+    """Return the columns that all tables have, and by name the reasons why other columns cannot be read. Raises
+    SourceError."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}
@@ -218,7 +219,7 @@ def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]
 
 
 def _join_columns(columns: list[Column]) -> Column | None:
-    """Return the type that holds the values of all columns, or None."""
+    """Return a column whose type can hold the values of all `columns`, or None if there is none."""
     import numpy as np
 
     first = columns[0]

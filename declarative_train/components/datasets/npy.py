@@ -1,4 +1,4 @@
-"""NumPy files: a table of their arrays, memory-mapped where the file allows it.
+"""NumPy files as a source: a table of their arrays, memory-mapped if the file allows it.
 
 Opening reads only headers. Arrays that no field uses are never read.
 """
@@ -50,7 +50,7 @@ class NpyDataset(FilesDataset):
     type: Literal["npy"] = "npy"
 
     def open(self) -> Table:
-        from declarative_train.components.datasets.arrow import check_same_columns
+        from declarative_train.components.datasets.arrow_columns import check_same_columns
 
         files = self.files()
         kinds = {path.endswith(".npz") for path in files}
@@ -76,8 +76,8 @@ class NpyDataset(FilesDataset):
 class StoredArray(NamedTuple):
     """Array in a file, described by its header.
 
-    `read` loads its values, which are then kept; `mapped` returns them as a view of the bytes of the file; `check`
-    compares those bytes with their checksum. Both raise SourceError.
+    `read` loads the values, which are then kept in memory; `mapped` returns them as a view of the bytes of the file;
+    `check` compares those bytes with their checksum. Both raise SourceError.
     """
 
     path: str
@@ -93,10 +93,10 @@ class StoredArray(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Columns of arrays, in pieces that are concatenated by rows. A string in place of an array is the reason why it is
-    not a column.
+    """Table whose columns are arrays of several files, concatenated by rows. In place of an array, a text is the reason
+    why there is no such column.
 
-    Arrays with another length than most (a mean, a list of names) are not columns.
+    Arrays whose length differs from that of most arrays (a mean, a list of names) are not columns.
     """
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
@@ -154,7 +154,7 @@ class ArrayTable(Table):
         return found
 
     def _array(self, piece: int, name: str) -> np.ndarray:
-        """Return all values of an array. Raises SourceError."""
+        """Return all values of the array `name` of file number `piece`. Raises SourceError."""
         stored, key = self._pieces[piece][name], (piece, name)
         if stored.mapped is None:
             if key not in self._kept:
@@ -168,7 +168,7 @@ class ArrayTable(Table):
         return stored.mapped(values)
 
     def place(self, row: int) -> str:
-        from declarative_train.components.datasets.arrow import place
+        from declarative_train.components.datasets.arrow_columns import place
 
         return place(self.files if len(self._pieces) > 1 else self.files[:1], self._starts, row)
 
@@ -210,7 +210,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return the arrays of a file by name. Raises SourceError."""
+    """Return the arrays of a file by name, without reading their values; for other members of an archive, the reason
+    why it is not an array. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
@@ -225,7 +226,7 @@ def _load(path: str) -> Mapping[str, StoredArray | str]:
 
 @contextmanager
 def _as_source_error(path: str) -> Iterator[None]:
-    """Convert exceptions of numpy and zipfile into SourceError."""
+    """Convert exceptions of numpy and zipfile in the `with` block into SourceError."""
     try:
         yield
     except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
@@ -262,14 +263,16 @@ def _in_place(
     part: str | None,
     content: np.ndarray,
 ) -> np.ndarray:
-    """Return the array that begins at a byte of a file's content, or one `part` of a structured array."""
+    """Return an array as a view of the file's `content` from byte `begin` on; with `part`, one field of a structured
+    array."""
     flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
     found = flat.reshape(shape, order=order)
     return found if part is None else found[part]
 
 
 def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray | str:
-    """Return an array of an archive, described by its header, or the reason why it is not an array."""
+    """Return an array of an archive (`.npz`), described by its header, or a text with the reason why it is not an
+    array."""
     from numpy.lib import format as npy
 
     headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -298,7 +301,7 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
 
 
 def _begin(file: Any, member: zipfile.ZipInfo) -> int:
-    """Return the offset of the content of a member that is not compressed.
+    """Return the offset in the file at which the content of an uncompressed archive member begins.
 
     The local header before it (30 bytes, then name and extra field) may differ in length from the central one:
     https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7.
@@ -309,7 +312,7 @@ def _begin(file: Any, member: zipfile.ZipInfo) -> int:
 
 
 def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
-    """Raise SourceError if the bytes of a member do not match their checksum."""
+    """Raise SourceError if the bytes of an archive member do not match their checksum."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not match its checksum"
         message = f"cannot read {format_path(path)}: {reason}"
@@ -317,7 +320,7 @@ def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) 
 
 
 def _decompress(path: str, member: str) -> np.ndarray:
-    """Return the array of a compressed member. Raises SourceError; zipfile checks the checksum."""
+    """Return the array of a compressed archive member. Raises SourceError; zipfile compares the checksum."""
     import numpy as np
 
     with (

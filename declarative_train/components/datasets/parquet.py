@@ -1,4 +1,4 @@
-"""Parquet files: a table that reads row groups on access."""
+"""Parquet files as a source: a table that reads a row group when one of its rows is needed."""
 
 from __future__ import annotations
 

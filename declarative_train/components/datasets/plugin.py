@@ -1,4 +1,4 @@
-"""Plugin source: a class that returns rows by number, and the columns that the class or the recipe declares."""
+"""Source of a plugin: a user's class that returns rows by number; the class or the recipe declares the columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DECLARED: TypeAdapter[dict[str, Any]] = TypeAdapter(Declared)
 
 
 class PluginDataset(PluginComponent, Dataset):
-    """Source of a plugin. `__getitem__` returns one row by its number, or `read` several; the results are checked
-    against the columns."""
+    """Source of a plugin: the user's method `__getitem__` returns one row by its number, or `read` several rows. The
+    results are compared with the declared columns."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "columns"})
     declared: ClassVar[Mapping[str, Any] | None] = None
@@ -42,7 +42,7 @@ class PluginDataset(PluginComponent, Dataset):
 
     @property
     def keys(self) -> dict[str, ColumnKeys] | None:
-        """Description of each column; None if neither the recipe nor the class declares them."""
+        """Declared description of each column; None if neither the recipe nor the class declares them."""
         declared = self.columns if self.columns is not None else self.declared
         if declared is None:
             return None
@@ -52,7 +52,7 @@ class PluginDataset(PluginComponent, Dataset):
 
     @property
     def hint(self) -> str:
-        """Help for a row that differs from the declared columns."""
+        """Help text for a row that does not match the declared columns."""
         if self.columns is not None:
             return "return that, or fix `columns` of the source"
         wanted = "return that, or fix" if self.declared is not None else "every row must return the same; declare it in"
@@ -64,13 +64,13 @@ class PluginDataset(PluginComponent, Dataset):
         return PluginTable(self)
 
     def outline(self) -> Table | None:
-        """Return the declared columns as a table without rows, for callers that may not run the code; None if only the
-        code knows them."""
+        """Return a table with the declared columns and no rows, for callers that must not run the user's code; None if
+        no columns are declared."""
         return None if self.keys is None else _Outline(self.keys)
 
 
 class _Outline(Table):
-    """Table of columns whose rows cannot be read."""
+    """Table with columns whose rows cannot be read, because the user's code must not run."""
 
     num_rows = 1  # columns of an empty table are not checked
 

@@ -1,4 +1,4 @@
-"""Columns of a plugin's source, as declared, and the interface that its table uses."""
+"""Declared columns of a plugin's source, and the interface through which `plugin_table.py` uses the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STORED = {"text": "object", "image": "bytes", "date": "datetime64[ns]"}
 
 
 class ColumnKeys(BaseModel):
-    """Description of the values of one column."""
+    """Description of a column that a plugin's source declares: dtype and shape of its values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -52,7 +52,7 @@ Declared = Annotated[dict[str, Number | Single | ColumnKeys], Field(min_length=1
 
 
 class Described(Protocol):
-    """A plugin's source, with the attributes that its table uses."""
+    """Interface of a plugin's source, with the attributes that `PluginTable` uses."""
 
     @property
     def type(self) -> str: ...
@@ -66,13 +66,14 @@ class Described(Protocol):
     def num_arguments(self) -> int: ...
     @property
     def keys(self) -> Mapping[str, ColumnKeys] | None:
-        """Description of each column; None if it is not declared."""
+        """Declared description of each column; None if no columns are declared."""
 
     @property
     def hint(self) -> str:
-        """Help for a row that differs from the declared columns."""
+        """Help text for a row that does not match the declared columns."""
 
     def as_data(self) -> dict[str, object]: ...
     def settings(self) -> dict[str, Any]: ...
     def make(self, *first: object) -> Any:
-        """Create an object of the class. Raises any exception of its code."""
+        """Create an object of the user's class, with `first` as first arguments. Raises any exception of the user's
+        code."""

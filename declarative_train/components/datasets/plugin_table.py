@@ -1,8 +1,9 @@
-"""Table of a plugin's source: it asks the plugin's code for rows by number, and compares each with the declared
+"""Table of a plugin's source: it calls the user's code for rows by number, and compares each row with the declared
 columns.
 
-The object is created with random numbers seeded by its arguments, so that each process creates the same one. A forked
-process shares it, unless it holds open files: both processes would move their position, so each creates its own.
+The object of the user's class is created with random generators seeded by its arguments, so that every process creates
+the same one. A forked process shares the object, unless it holds open files: both processes would move their position,
+so each creates its own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _REPEATED = "rows are asked for by number, in any order, and may be kept"
 
 
 class PluginTable(Table):
-    """Table of a plugin's source. Raises SourceError if the code fails, draws random numbers, or returns rows that
-    differ from the declared columns."""
+    """Table of a plugin's source. Raises SourceError if the user's code fails, draws random numbers, or returns rows
+    that do not match the declared columns."""
 
     def __init__(self, dataset: Described) -> None:
         self._dataset = dataset
@@ -55,7 +56,8 @@ class PluginTable(Table):
             self._small = {name for name, each in keys.items() if each.is_number}
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, object]]]:
-        """Pickle the source, not the object: a process without shared memory creates its own."""
+        """Pickle the settings of the source, not the user's object: a process without shared memory creates its own
+        object."""
         return _reopen, (self._dataset.as_data(),)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -76,7 +78,8 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Keep single numbers of the rows that were read, so that reading a label does not compute its image again."""
+        """Cache the single numbers of rows that were read, so that reading a label later does not compute its image
+        again."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -92,7 +95,7 @@ class PluginTable(Table):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one thread at a time run the code. A forked process begins with a new lock."""
+        """Let one thread at a time run the user's code. A forked process begins with a new lock."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
@@ -103,7 +106,7 @@ class PluginTable(Table):
 
     @contextmanager
     def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
-        """Convert any exception of the code into SourceError, with its row and line."""
+        """Convert any exception of the user's code into SourceError, with the row and the line of the code."""
         try:
             yield
         except Exception as error:  # any exception of the user's code is reported
@@ -122,7 +125,7 @@ class PluginTable(Table):
         return self._name_values(found, row)
 
     def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
-        """Return the values of a row by column. While the columns are unknown: all values, under their own names."""
+        """Return the values of a row by column. If no columns are declared, return all values under their own names."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:
@@ -142,7 +145,8 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the values that the plugin's method `read` returns, which are arrays."""
+        """Return the arrays (N, ...) that the user's method `read` returns for these rows, by column. Raises
+        SourceError."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
         with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):
@@ -192,7 +196,7 @@ class PluginTable(Table):
         return found
 
     def _check_again(self) -> None:
-        """Read the first and the last row again and check that they are the same."""
+        """Read the first and the last row again. Raises SourceError if they differ from the first reading."""
         rows = np.unique([0, self.num_rows - 1]) if self.num_rows else np.empty(0, np.int64)
         names = list(self.columns)
         with seed_generators(0):
@@ -223,7 +227,7 @@ def _reopen(data: dict[str, object]) -> Table:
 
 
 def _holds_files(made: object) -> bool:
-    """Return whether an object contains an open file, looking a few levels deep."""
+    """Return whether an object has an open file as attribute or item, at most a few levels deep."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

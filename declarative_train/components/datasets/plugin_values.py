@@ -1,5 +1,5 @@
-"""Conversion of values returned by a plugin's code to one numpy array, as a `Table` returns it, or a message about a
-wrong value."""
+"""Conversion of values that a plugin's code returns to the numpy array of a column, or a message about a wrong
+value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Wrong = Callable[[int, str], Exception]
 
 
 def keys_of(value: Any) -> ColumnKeys | str:
-    """Return the description of a value's column, or a description of the value if a column cannot hold it."""
+    """Return the description of the column to which a value belongs; if a column cannot hold the value, a text that
+    describes the value."""
     for dtype, is_one in _SINGLE.items():
         if value is not None and is_one(value):
             return ColumnKeys.model_validate({"dtype": dtype})
@@ -32,8 +33,8 @@ def keys_of(value: Any) -> ColumnKeys | str:
 
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
-    """Return an array (N, *shape). Missing values (None) are nan, None or NaT. Raises the exception
-    that `wrong` makes."""
+    """Return the values of N rows as an array (N, *shape). Missing values (None) become nan, None or NaT. Raises
+    `wrong(position, description)` for a value that the column cannot hold."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)
@@ -60,8 +61,8 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column can hold a value: an array or tensor must have the dtype itself, a Python number must fit
-    into it."""
+    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the value is an array or tensor, whose
+    dtype must be `wanted`; otherwise a Python number, which only has to fit."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:
@@ -72,7 +73,8 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any) -> tuple[np.ndarray, bool] | None:
-    """Return the value as an array, and whether its dtype was chosen explicitly (by an array or tensor)."""
+    """Return (value as an array, whether it was an array or tensor, whose dtype the user chose); None for other
+    values."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True
     if isinstance(value, bool | int | float):

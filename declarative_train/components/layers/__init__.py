@@ -68,10 +68,10 @@ LAYERS: Registry[Layer] = Registry(
         "multiply": "combining.Multiply",
         "one_hot": "embedding.OneHot",
         "parameter": "sequences.ParameterLayer",
-        "patch_embedding": "images.PatchEmbedding",
+        "patch_embedding": "image_resizing.PatchEmbedding",
         "permute": "shapes.Permute",
-        "pixel_shuffle": "images.PixelShuffle",
-        "pixel_unshuffle": "images.PixelUnshuffle",
+        "pixel_shuffle": "image_resizing.PixelShuffle",
+        "pixel_unshuffle": "image_resizing.PixelUnshuffle",
         "prelu": "activations.Prelu",
         "relu": "activations.Relu",
         "relu6": "activations.Relu6",
@@ -94,7 +94,7 @@ LAYERS: Registry[Layer] = Registry(
         "token_types": "sequences.TokenTypes",
         "unflatten": "shapes.Unflatten",
         "unsqueeze": "shapes.Unsqueeze",
-        "upsample": "images.Upsample",
+        "upsample": "image_resizing.Upsample",
     },
 )
 

@@ -13,7 +13,7 @@ from declarative_train.components.component import Init, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, check_kernel, check_sizes, per_dim
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.amounts import format_count
 from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 

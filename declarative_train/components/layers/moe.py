@@ -17,7 +17,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_dimensions,
     needs_parameter_dtype,
 )
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.amounts import format_count
 from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 from declarative_train.core.tensor_spec import TensorSpec

@@ -12,7 +12,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 
 if TYPE_CHECKING:
     from torch import nn

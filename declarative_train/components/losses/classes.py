@@ -92,12 +92,12 @@ def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
 
 
 class OfClasses(Loss, ABC):
-    """Base of losses over several classes. `takes_parts`: a target may be a probability for each class."""
+    """Base of losses over several classes. `takes_probabilities`: a target may be a probability for each class."""
 
     about: ClassVar[str] = "classes"
     one_class: ClassVar[bool] = True
     per_item: ClassVar[bool] = True
-    takes_parts: ClassVar[bool] = False
+    takes_probabilities: ClassVar[bool] = False
 
     class_dim: ClassDim = -1
     """Dimension of the input that contains the classes (0 is the batch): -1 is the last; use 1 for images."""
@@ -122,14 +122,14 @@ class OfClasses(Loss, ABC):
         return self.model_copy(update={"class_weights": balance_weights(tally)})
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-        if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:
+        if self.takes_probabilities and target is not None and target.is_floating and self.ignore_index is not None:
             return ShapeError(
                 f"`ignore_index` is a class number, but the target is {target.dtype}: class probabilities",
                 field="ignore_index",
                 help="exclude items with a `mask`, or set the target's `dtype: int64`",
             )
         shape_error = classes(
-            self.type, input, target, self.class_dim, soft=self.takes_parts, ignore_index=self.ignore_index
+            self.type, input, target, self.class_dim, soft=self.takes_probabilities, ignore_index=self.ignore_index
         )
         if shape_error is not None and not shape_error.is_warning:
             return shape_error
@@ -166,7 +166,7 @@ class CrossEntropy(OfClasses):
     Divided by the number of items, or by the sum of their `class_weights`, as torch's mean does.
     """
 
-    takes_parts: ClassVar[bool] = True
+    takes_probabilities: ClassVar[bool] = True
 
     type: Literal["cross_entropy"] = "cross_entropy"
     label_smoothing: float = Field(0.0, ge=0, le=1)
@@ -184,7 +184,7 @@ class CrossEntropy(OfClasses):
 
         return CrossEntropyFunction(self.label_smoothing)
 
-    def takes_parts_of(self, input: TensorSpec, target: TensorSpec | None) -> bool:
+    def can_divide_classes(self, input: TensorSpec, target: TensorSpec | None) -> bool:
         is_last = class_axis(input.shape, self.class_dim) == len(input.shape) - 1
         return is_last and target is not None and not target.is_floating
 

@@ -21,7 +21,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
     """
 
     takes_shards: ClassVar[bool] = True
-    takes_parts: ClassVar[bool] = False
+    works_elementwise: ClassVar[bool] = False
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:

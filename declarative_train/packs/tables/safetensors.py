@@ -63,7 +63,7 @@ class SafetensorsTable(Table):
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
 
-        from declarative_train.components.datasets.arrow import check_same_columns
+        from declarative_train.components.datasets.arrow_columns import check_same_columns
 
         self.files = tuple(files)
         self._maps = OpenFiles(map_bytes)
@@ -151,7 +151,7 @@ class SafetensorsTable(Table):
         return np.concatenate([self._run(file, name, row, row + 1) for row in rows.tolist()])
 
     def place(self, row: int) -> str:
-        from declarative_train.components.datasets.arrow import place
+        from declarative_train.components.datasets.arrow_columns import place
 
         return place(self.files, self._starts, row)
 

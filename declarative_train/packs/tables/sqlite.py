@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from declarative_train.components.data import FilesDataset, Paths, Table
-from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, convert, is_large
+from declarative_train.components.datasets.arrow_cache import BLOCK_BYTES, convert, is_large
+from declarative_train.components.datasets.arrow_columns import check_same_columns
 from declarative_train.files.cache import stamp
 from declarative_train.files.open_files import check_beginning, format_path, local_path, size_bytes
 from declarative_train.files.paths import SourceError
@@ -46,7 +46,7 @@ class SqliteDataset(FilesDataset):
     def open(self) -> Table:
         import pyarrow as pa
 
-        from declarative_train.components.datasets.arrow import MemoryTable
+        from declarative_train.components.datasets.arrow_columns import MemoryTable
 
         files = self.files()
         for path in files:

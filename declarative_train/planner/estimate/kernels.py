@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers.modules.packed import unpack
-from declarative_train.components.products import Weight
+from declarative_train.components.matrix_products import Weight
 from declarative_train.components.storages import StorageName, row_bytes
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.cost import Work, measure_leaves

@@ -280,7 +280,7 @@ def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
     if axis is None:
         return
     for optimizer, span in _optimizers(draft):
-        if not optimizer.takes_parts:
+        if not optimizer.works_elementwise:
             message = f"`{optimizer.type}` needs whole parameters, but each rank of `{axis}` holds a part of them"
             place = Related(draft.span(f"parallelism.{axis}"), "layers are divided here")
             yield error("P024", span, message, "use another optimizer, such as adamw, or fsdp", (place,))

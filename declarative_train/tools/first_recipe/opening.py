@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Dataset, Table
-from declarative_train.components.datasets.arrow_files import ArrowDataset
+from declarative_train.components.datasets.arrow import ArrowDataset
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset

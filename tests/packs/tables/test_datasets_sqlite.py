@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import Table
-from declarative_train.components.datasets import DATASETS, arrow_conversion
-from declarative_train.components.datasets.arrow_conversion import ConvertedTable
+from declarative_train.components.datasets import DATASETS, arrow_cache
+from declarative_train.components.datasets.arrow_cache import ConvertedTable
 from declarative_train.files.paths import SourceError
 
 
@@ -68,7 +68,7 @@ def test_the_type_of_a_column_is_that_of_its_values(path: Path) -> None:
 
 def test_a_large_one_is_converted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_cache, "LARGE_BYTES", 10)
     monkeypatch.setattr("declarative_train.packs.tables.sqlite.BLOCK_BYTES", 1000)
     table = opened(path)
     assert isinstance(table, ConvertedTable)
@@ -82,7 +82,7 @@ def test_what_stands_in_the_log_of_a_writer_is_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_cache, "LARGE_BYTES", 10)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA journal_mode = WAL")
         assert opened(path).num_rows == 100

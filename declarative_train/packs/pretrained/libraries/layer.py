@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.layers.sample_groups import Over
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.machine import install
 from declarative_train.packs.pretrained.libraries import model_name
 from declarative_train.packs.pretrained.libraries.problem import LibraryError

@@ -153,7 +153,7 @@ class Muon(Optimizer):
     layouts agree only to about 1e-3.
     """
 
-    takes_parts: ClassVar[bool] = False
+    works_elementwise: ClassVar[bool] = False
     usual_lr: ClassVar[tuple[float, float]] = (1e-4, 0.1)
 
     type: Literal["muon"] = "muon"
@@ -281,7 +281,7 @@ class Adafactor(Optimizer):
     # torch 2.13: "in-place operations that require placement changes are not supported", and the norm of a shard is
     # taken for that of the parameter
     takes_shards: ClassVar[bool] = False
-    takes_parts: ClassVar[bool] = False
+    works_elementwise: ClassVar[bool] = False
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-4, 0.1)
 

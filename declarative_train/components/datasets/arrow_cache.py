@@ -1,6 +1,6 @@
-"""Conversion of files that are too large for memory to one Arrow file in the user's cache.
+"""Cache of large text files as Arrow files: a file that is too large for memory is converted once, in the user's cache.
 
-It is done once for each combination of path, size, date and options. The rows are then read from there in blocks.
+The cache entry depends on path, size, date and options. Its rows are then read in blocks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from weakref import finalize
 
 from declarative_train.components.data import Table
-from declarative_train.components.datasets.arrow import place_among
-from declarative_train.components.datasets.arrow_files import ArrowFormat
+from declarative_train.components.datasets.arrow import ArrowFormat
+from declarative_train.components.datasets.arrow_columns import place_among
 from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
 from declarative_train.files.cache import cache_path, limit_bytes, make_room, mark_used, stamp
@@ -40,23 +40,23 @@ Batches = Callable[[str, Any, Bad], Iterator[Any]]
 
 
 def is_large(files: Sequence[str]) -> bool:
-    """Return whether the files are too large for memory. Raises SourceError."""
+    """Return whether these files together are too large to be read into memory. Raises SourceError."""
     return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
 
 
 class TooLargeError(Exception):
-    """Error: compressed files contain more than the memory allows."""
+    """Error: compressed files have more content than fits into the memory that is allowed."""
 
 
 class Budget:
-    """Memory that the text of compressed files, and the values in it, may take."""
+    """Limit on the memory for the text of compressed files and the values in it."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the text of a file, which raises TooLargeError when the memory is used up. `delimiter`:
-        separates the values of a line."""
+        """Return a stream of the decompressed text of a file. Reading raises TooLargeError when the limit is reached.
+        `delimiter` separates the values of a line."""
         import pyarrow as pa
 
         stream = open_decompressed(path)
@@ -71,8 +71,8 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return the table in memory or, if that is too large, the converted one. `on_disk` returns None if it cannot
-    convert. Raises SourceError."""
+    """Return the table of `in_memory` or, if the files are too large, that of `on_disk`, which converts them and
+    returns None if it cannot. Raises SourceError."""
     if not is_large(files):
         try:
             return in_memory(Budget())
@@ -83,7 +83,7 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Stream that counts the bytes that are read."""
+    """Stream that subtracts the bytes that are read from a Budget."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter
@@ -105,15 +105,15 @@ class _CountedStream(io.RawIOBase):
 
 
 def open_decompressed(path: str) -> Any:
-    """Return a stream of the bytes of a file, decompressed if needed."""
+    """Return a binary stream of a file, decompressed if its ending says that it is compressed."""
     import pyarrow as pa
 
     return pa.input_stream(open_file(path), compression=packing(path))
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return the converted table; None if there is no cache folder, or no stamp that shows when the files change.
-    Raises SourceError."""
+    """Return the table of the converted files, after converting them if they are not in the cache; None if there is no
+    cache folder, or nothing shows when the files change (`cache.stamp`). Raises SourceError."""
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None
@@ -196,7 +196,7 @@ def _convert(
 
 
 class ConvertedTable(BlockTable):
-    """Table of `files` that were converted to the file `place`. `held`: a handle of that file, closed together with the
+    """Table of `files`, read from the cache file `place`. `held`: descriptor of that file, closed together with the
     table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:

@@ -19,7 +19,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_shape,
 )
 from declarative_train.components.layers.sizes import Sizes, check_sizes, per_dim
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:

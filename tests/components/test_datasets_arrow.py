@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
 
-from declarative_train.components.datasets.arrow_files import ArrowDataset
+from declarative_train.components.datasets.arrow import ArrowDataset
 from declarative_train.files.paths import SourceError
 
 ROWS = 250
