@@ -73,7 +73,7 @@ def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | Non
             mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
             pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
             found = tensors.entries.get(pattern, ())
-    parts = [replace(part, name=_fill_numbers(part.name, copies)) for part in found]
+    parts = [replace(part, name=fill_numbers(part.name, copies)) for part in found]
     if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
         parts = [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
     return tuple(parts)
@@ -84,7 +84,7 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
     return None if found is None else found.groups()
 
 
-def _fill_numbers(pattern: str, copies: tuple[str, ...]) -> str:
+def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
     """Return a name with the numbers of copies for `*`, and one more for `{+1}`: torchvision counts the stages of a
     ResNet from 1."""
     left = iter(copies)

@@ -125,7 +125,7 @@ def test_cross_attention_looks_at_the_context_alone() -> None:
 
 def test_rotary_positions_see_distances_only() -> None:
     """Scores of a query and a key depend on how far apart they are: moving both changes nothing."""
-    from declarative_train.components.layers.modules.attention import Angles, rotate
+    from declarative_train.components.layers.modules.rotary import Angles, rotate
 
     q, k = random(1, 1, 1, 8), random(1, 1, 1, 8) + 1
     cos, sin = Angles(100.0).table(12, 8, q)

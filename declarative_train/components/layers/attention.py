@@ -26,7 +26,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from declarative_train.components.layers.modules.attention import Angles, Heads
+    from declarative_train.components.layers.modules.attention import Heads
+    from declarative_train.components.layers.modules.rotary import Angles
 
 _STARTS = {  # as in torch's nn.MultiheadAttention
     "query_norm.weight": "ones",
@@ -58,6 +59,14 @@ class RotaryScaling(BaseModel):
     """`yarn`: pairs that turn fewer times than this are slowed down by the whole factor."""
     attention_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """`yarn`: queries and keys are multiplied by it; by default 0.1 ln(factor) + 1."""
+    mscale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """`yarn`, with `mscale_all_dim`: the default of `attention_factor` is (0.1 mscale ln(factor) + 1) / (0.1
+    mscale_all_dim ln(factor) + 1)."""
+    mscale_all_dim: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """`yarn`: see `mscale`. In `latent_attention` the products of queries and keys are also multiplied by the square of
+    0.1 mscale_all_dim ln(factor) + 1."""
+    truncate: bool = True
+    """`yarn`: the ramp begins and ends at whole pairs."""
 
     def problem(self) -> str | None:
         """Return what is wrong: a key that this type does not read, or one that it needs; or None."""
@@ -79,7 +88,10 @@ class RotaryScaling(BaseModel):
 _READ_BY = {
     "linear": (),
     "llama3": ("original_length", "low_freq_factor", "high_freq_factor"),
-    "yarn": ("original_length", "beta_fast", "beta_slow", "attention_factor"),
+    "yarn": (
+        *("original_length", "beta_fast", "beta_slow", "attention_factor"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
 }
 
 
@@ -257,7 +269,7 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
         num_kv_heads=layer.kv_heads or layer.heads,
         head_width=layer.head_width or width // layer.heads,
         dropout=layer.dropout,
-        rotary=None if own is None else _angles(own.rotary),
+        rotary=None if own is None else angles_of(own.rotary),
         qk_norm=layer.qk_norm,
         qk_norm_eps=1e-6 if own is None else own.qk_norm_eps,
         qk_norm_zero_centered=own is not None and own.qk_norm_zero_centered,
@@ -290,8 +302,8 @@ def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> 
     return LayerCut("heads", cuts | {"out.weight": ParameterCut(1, (query,))}, summed)
 
 
-def _angles(rotary: Rotary | None) -> Angles | None:
-    from declarative_train.components.layers.modules.attention import Angles
+def angles_of(rotary: Rotary | None) -> Angles | None:
+    from declarative_train.components.layers.modules.rotary import Angles
 
     if rotary is None:
         return None

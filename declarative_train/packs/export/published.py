@@ -114,18 +114,18 @@ def write_published(
         names = tensor_map(found, library, config)
     if not has_head:
         names = names_without_head(names)
-    tensors = dict(_tensors(module, found, names, {item.name for item in tied}))
+    tensors = dict(_tensors(module, found, names, {item.name for item in tied}, wanted))
     (folder / PLAN).write_text(to_masked_json(trained.plan), encoding="utf-8")
     if config is None:
-        torch.save({name: _cast(made(), wanted).clone() for name, made in tensors.items()}, folder / STATE_DICT)
-        _check_state_dict(folder, tensors, wanted)
+        torch.save({name: made().clone() for name, made in tensors.items()}, folder / STATE_DICT)
+        _check_state_dict(folder, tensors)
         (folder / "README.md").write_text(card(trained, found, library, None, []), encoding="utf-8")
         return
-    _write_shards(folder, tensors, wanted)
+    _write_shards(folder, tensors)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     copied = tokenizer_files(trained, found.folder, folder)
     (folder / "README.md").write_text(card(trained, found, library, config, copied), encoding="utf-8")
-    _check(folder, tensors, wanted)
+    _check(folder, tensors)
 
 
 def classes_learned(trained: Trained, node: str) -> tuple[str, ...]:
@@ -146,9 +146,10 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _tensors(
-    module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str]
+    module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
-    """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded."""
+    """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded. Buffers
+    have float32 at least: the bias of experts is moved by less than half precision resolves."""
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
             continue
@@ -156,34 +157,31 @@ def _tensors(
         if not parts:
             raise ExportFailure(f"no published model has a parameter like `{found.node}.{name}`")
         first, shares = 0, sum(part.share for part in parts)
+        written = dtype if isinstance(parameter, nn.Parameter) else torch.promote_types(dtype, torch.float32)
         for part in parts:
             rows = parameter.shape[0] * part.share // shares
-            yield part.name, _cut(parameter, first, rows, part)
+            yield part.name, _cut(parameter, first, rows, part, written)
             first += rows
             head, is_mean, _ = part.name.partition(".running_mean")
             if is_mean:  # torch's BatchNorm also has a count, which it only reads if momentum is None
                 yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
 
 
-def _cut(parameter: torch.Tensor, first: int, rows: int, part: PartPlan) -> MakeTensor:
+def _cut(parameter: torch.Tensor, first: int, rows: int, part: PartPlan, dtype: torch.dtype) -> MakeTensor:
     def make() -> torch.Tensor:
         rows_of = parameter.detach()[first : first + rows]
         rows_of = (rows_of.T if part.transpose else rows_of).contiguous()
         shape = rows_of.shape[-part.ones :] if part.ones < 0 else (1,) * part.ones + rows_of.shape
-        return rows_of.reshape(shape)
+        return rows_of.reshape(shape).to(dtype)
 
     return make
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
+def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
     """Write one file, or several with an index. Only one shard at a time is in memory."""
     from safetensors.torch import save_file
 
-    sizes = {name: made().numel() * dtype.itemsize for name, made in tensors.items()}
+    sizes = {name: made().nbytes for name, made in tensors.items()}
     shards: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -195,7 +193,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.
     weight_map: dict[str, str] = {}
     for place, names in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{place:05}-of-{len(shards):05}.safetensors"
-        held = {name: _cast(tensors[name](), dtype).clone() for name in names}
+        held = {name: tensors[name]().clone() for name in names}
         save_file(held, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
@@ -204,7 +202,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.
         path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _check(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
+def _check(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
     """Raise ExportFailure if the files, read back, differ from the model in any bit."""
     from safetensors import safe_open
 
@@ -213,15 +211,15 @@ def _check(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) 
         file: Any = safe_open(str(path), framework="pt")
         for name in file.keys():  # noqa: SIM118 (no mapping)
             read.add(name)
-            if not torch.equal(file.get_tensor(name), _cast(tensors[name](), dtype)):
+            if not torch.equal(file.get_tensor(name), tensors[name]()):
                 raise ExportFailure(f"{path.name}: {name} differs from the model when it is loaded back")
     if read != set(tensors):
         raise ExportFailure(f"the files lack {sorted(set(tensors) - read)[0]} when they are loaded back")
 
 
-def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
+def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
     read = torch.load(folder / STATE_DICT, weights_only=True)
-    differs = next((name for name, made in tensors.items() if not torch.equal(read[name], _cast(made(), dtype))), None)
+    differs = next((name for name, made in tensors.items() if not torch.equal(read[name], made())), None)
     if differs is not None:
         raise ExportFailure(f"{STATE_DICT}: {differs} differs from the model when it is loaded back")
 

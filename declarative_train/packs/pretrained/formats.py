@@ -40,7 +40,7 @@ from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import WeightsSection
 
 _SHOWN = 3
-_STATISTICS = ".running_mean"  # buffers, found in the built model
+_BUFFERS = (".running_mean", ".moe.bias")  # found in the built model
 
 
 class PublishedWeights:
@@ -133,7 +133,7 @@ def _plan(
         return plan, None
     ties = {each.name: each.tie for each in parameters if each.tie is not None}
     held = ModelTensors(lowered.parameters, ties)
-    if any(name.endswith(_STATISTICS) for name in tensors.entries):
+    if any(name.endswith(_BUFFERS) for name in tensors.entries):
         held = ModelTensors.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
     found = {name: shape for name, (shape, _) in header.items()}
     plan = replace(plan, drawn=find_drawn(held, plan, found))

@@ -28,6 +28,7 @@ LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # their tensor names are known; t
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}` adds it to the number of a copy
 
 
 class ModelHead(NamedTuple):
@@ -115,23 +116,31 @@ class Family:
         entries = parts({**names.tensors, **more, **({} if head is None else head.tensors)})
         used = {part.name for each in entries.values() for part in each}
         others = {part.name for each in heads.values() for found in parts(each.tensors).values() for part in found}
-        ignored = [name.replace("{prefix}", prefix) for name in names.ignored] + sorted(others - used)
+        ignored = [_fill(name, params, prefix) for name in names.ignored] + sorted(others - used)
         drawn = sorted({name for each in heads.values() for name in each.tensors})
         return NameMap(entries, prefix, ignored, drawn, names.respelt)
 
 
 def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[PartPlan, ...]:
     if isinstance(value, str):
-        return (PartPlan(value.replace("{prefix}", prefix)),)
+        return (PartPlan(_fill(value, params, prefix)),)
     if isinstance(value, dict):
         if "each" in value:
             names = (value["name"].replace("{each}", str(at)) for at in range(int(str(params[value["each"]]))))
             return tuple(part for name in names for part in _parts(name, params, prefix))
         share = int(str(params[value["share"]])) if "share" in value else 1
-        name = value["name"].replace("{prefix}", prefix)
+        name = _fill(value["name"], params, prefix)
         return (PartPlan(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
     return tuple(part for each in value for part in _parts(each, params, prefix))
+
+
+def _fill(name: str, params: Mapping[str, object], prefix: str) -> str:
+    """Return a name with the prefix and the values of params in it."""
+    return _PARAM.sub(
+        lambda place: f"{{+{params[place[1]]}}}" if place[0][1] == "+" else str(params[place[1]]),
+        name.replace("{prefix}", prefix),
+    )
 
 
 def families() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from declarative_train.packs.pretrained.adapters.peft_folder import PeftFolder, Slice
 from declarative_train.packs.pretrained.published import TRANSFORMERS, family_of, kind_of
 from declarative_train.plan.plan import PartPlan
-from declarative_train.plan.tensor_maps import find_blocks
+from declarative_train.plan.tensor_maps import fill_numbers, find_blocks
 from declarative_train.recipe.model.tree import Scope
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -35,7 +35,7 @@ class PublishedNames:
                 name = parameter.removeprefix(node)
                 copies = _NUMBER.findall(name)
                 found = entries.get(name) or entries.get(_NUMBER.sub("*", name)) or ()
-                return tuple(replace(part, name=_fill(part.name, copies)) for part in found), prefix
+                return tuple(replace(part, name=fill_numbers(part.name, copies)) for part in found), prefix
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
@@ -53,9 +53,3 @@ class PublishedNames:
             found.append(Slice(part.name.removesuffix(".weight"), first, last))
             first = last
         return found
-
-
-def _fill(pattern: str, copies: list[str]) -> str:
-    for copy in copies:
-        pattern = pattern.replace("*", copy, 1)
-    return pattern

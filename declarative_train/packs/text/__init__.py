@@ -8,6 +8,7 @@ PACK = Pack(
     components={
         "source": {"text": f"{_HERE}.text_files:TextDataset"},
         "field": {"tokens": f"{_HERE}.tokens:TokensField"},
+        "layer": {"latent_attention": f"{_HERE}.latent_attention:LatentAttention"},
     },
     blocks=f"{_HERE}.blocks",
     keys={"evaluation": f"{_HERE}.evaluation_keys:EvaluationKeys"},

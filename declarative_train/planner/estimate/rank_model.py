@@ -116,7 +116,8 @@ class _Divider:
             return component
         if kind == "heads":
             heads, kv_heads, width = _head_sizes(node, known)
-            return {**component, "heads": heads // size, "kv_heads": kv_heads // size, "head_width": width}
+            own = {"heads": heads // size, "kv_heads": kv_heads // size, "head_width": width}
+            return {**component, **{key: own[key] for key in own if key in component}}
         if kind == "hidden":
             return {**component, "hidden": int(str(component["hidden"])) // size}
         if component["type"] == "embedding":

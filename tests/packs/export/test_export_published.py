@@ -22,7 +22,7 @@ def test_an_untouched_model_is_given_back_to_the_bit(tmp_path: Path, name: str) 
     """One step with a learning rate of 0: every tensor and every key of the config."""
     from transformers import AutoModelForCausalLM
 
-    theirs, path = made.write(tmp_path, name)
+    theirs, path = made.write(tmp_path, name, node=", bias_rate: 0.0" if name.startswith("deepseek") else "")
     run = dt.load(path, set={"training.steps": 1, "training.optimizer.lr": 0.0}).run(quiet=True)
     folder = export(run.trained(), "huggingface", tmp_path / "back").folder
     before = json.loads((tmp_path / "published" / "config.json").read_text())
@@ -56,6 +56,23 @@ def test_what_was_trained_goes_out_in_shards_and_comes_back(tmp_path: Path, monk
     again = dt.load(path).plan().module()
     for name, value in module.named_parameters():
         assert torch.equal(again.get_parameter(name), value), name
+
+
+def test_the_bias_of_experts_is_loaded_moved_and_given_back_in_float32(tmp_path: Path) -> None:
+    """One step, with a learning rate of 0 and in a half precision export."""
+    from safetensors.torch import load_file
+
+    _, path = made.write(tmp_path, "deepseek")
+    before = load_file(tmp_path / "published" / "model.safetensors")
+    run = dt.load(path, set={"training.steps": 1, "training.optimizer.lr": 0.0}).run(quiet=True)
+    folder = export(run.trained(), "huggingface", tmp_path / "back", dtype="bfloat16").folder
+    after = load_file(folder / "model.safetensors")
+    for layer in (1, 2):
+        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        moved = after[name] - before[name]
+        assert moved.any()
+        torch.testing.assert_close(moved.abs(), moved.sign().abs() * 1e-3, rtol=0, atol=1e-7)
+    assert after["model.norm.weight"].dtype == torch.bfloat16
 
 
 def test_a_block_that_was_trained_from_nothing_gets_a_config(tmp_path: Path) -> None:

@@ -33,7 +33,18 @@ GEMMA3_ROTARY: dict[str, Any] = {
 }
 GEMMA3: dict[str, Any] = GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 4, "attention_bias": True}
 GEMMA3 |= {"rope_parameters": GEMMA3_ROTARY, "layer_types": ["sliding_attention", "full_attention"] * 2}
+DEEPSEEK: dict[str, Any] = MOE | {"num_key_value_heads": 4, "moe_intermediate_size": 12, "n_routed_experts": 8}
+DEEPSEEK |= {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14}
+DEEPSEEK |= {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_shared_experts": 2}
+MSCALE = YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
+    "deepseek": ("deepseek_v3", DEEPSEEK | {"rope_parameters": MSCALE}),
+    "deepseek_plain": (
+        "deepseek_v3",
+        DEEPSEEK
+        | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "norm_topk_prob": False}
+        | {"attention_bias": True, "rope_interleave": False, "rope_parameters": YARN | {"truncate": False}},
+    ),
     "gemma": ("gemma", GEMMA),
     "gemma2": ("gemma2", GEMMA2),
     "gemma3": ("gemma3_text", GEMMA3 | {"num_hidden_layers": 4}),
@@ -53,7 +64,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
         MOE | {"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": True, "attention_bias": True},
     ),
 }
-BLOCKS = {"gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
+BLOCKS = {"deepseek_v3": "deepseek", "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
 BLOCKS |= {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
 BLOCKS |= {"mixtral": "mixtral", "qwen3_moe": "mixtral"}
 TOKENS = 12
@@ -69,6 +80,9 @@ def make(name: str, folder: Path, **save: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer) * 0.05)
     model.save_pretrained(folder, **save)
     return model
 

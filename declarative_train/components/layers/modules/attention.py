@@ -6,7 +6,6 @@ heads, K head width.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,74 +18,8 @@ from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNormModule
+from declarative_train.components.layers.modules.rotary import Angles, RotaryTables, rotate
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
-
-
-@dataclass(frozen=True, slots=True)
-class Angles:
-    """Rotary angles: pair i of a head turns by `base ** (-2 i / K)` per position, then changed by `scaling` ("",
-    linear, llama3, yarn)."""
-
-    base: float
-    scaling: str = ""
-    factor: float = 1.0
-    original_length: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-
-    @property
-    def amplitude(self) -> float:
-        """Factor on cosine and sine; for yarn, equation 22 of the paper."""
-        if self.scaling != "yarn":
-            return 1.0
-        if self.attention_factor is not None:
-            return self.attention_factor
-        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
-
-    def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, (T, K / 2) each, in float32 at least.
-
-        Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
-        """
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        plain = self.base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
-        angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), self._scale(plain, K))
-        if self.amplitude == 1.0:
-            return angles.cos(), angles.sin()
-        return angles.cos() * self.amplitude, angles.sin() * self.amplitude
-
-    def _scale(self, plain: Tensor, K: int) -> Tensor:
-        """Return the scaled frequencies (K / 2), from fast to slow."""
-        if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
-            return plain / self.factor
-        if self.scaling == "llama3":
-            return self._llama3(plain)
-        return self._yarn(plain, K) if self.scaling == "yarn" else plain
-
-    def _llama3(self, plain: Tensor) -> Tensor:
-        """Slow down waves longer than the original length by `factor`, keep short ones, with a ramp between them.
-        Grattafiori et al., The Llama 3 herd of models, 2024; the ramp is that of the published code."""
-        turns = self.original_length * plain / (2 * math.pi)  # within the original length
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = kept.clamp(0, 1)
-        return (1 - kept) * plain / self.factor + kept * plain
-
-    def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies (K // 2,) scaled by YaRN (Peng et al., 2023), from the unscaled ones in `plain`. A
-        frequency that makes more than `beta_fast` turns within the original length is unchanged, one that makes less
-        than `beta_slow` is divided by `factor`; between them the two are mixed linearly."""
-        low = max(math.floor(self._pair_that_turns(self.beta_fast, K)), 0)
-        high = min(math.ceil(self._pair_that_turns(self.beta_slow, K)), K - 1)
-        places = torch.arange(K // 2, dtype=plain.dtype, device=plain.device)
-        slowed = ((places - low) / max(high - low, 0.001)).clamp(0, 1)
-        return slowed * plain / self.factor + (1 - slowed) * plain
-
-    def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the (fractional) index of the pair that makes this many turns within the original length."""
-        return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,42 +309,13 @@ def has_flash(device: int) -> bool:
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 
 
-class RotaryTables:
-    """Cache of one table of cos and sin for all layers of a model with the same angles (`share_tables`), kept between
-    steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile the table
-    is computed where it is used."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
-
-    def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the result of `Angles.table`, computed once and cached."""
-        if torch.compiler.is_compiling():
-            return angles.table(T, K, like)
-        key = (K, angles, like.dtype, like.device)
-        length, cos_TK, sin_TK = self._kept.get(key, (0, like, like))
-        if length < T:
-            with torch.inference_mode(False), torch.no_grad():
-                cos_TK, sin_TK = angles.table(T, K, like)
-            self._kept[key] = (T, cos_TK, sin_TK)
-        return cos_TK[:T], sin_TK[:T]
-
-    def __deepcopy__(self, memo: dict[int, object]) -> RotaryTables:
-        return self  # its keys include the device
-
-
 def share_tables(model: nn.Module) -> None:
     tables, documents = RotaryTables(), DocumentTable()
     for part in model.modules():
+        if isinstance(getattr(part, "tables", None), RotaryTables):
+            part.tables = tables  # type: ignore[assignment]
         if isinstance(part, SelfAttentionModule):
-            part.tables, part.documents = tables, documents
-
-
-def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Turn each pair by the angle of its position. Computes in the table's dtype and returns the dtype of x."""
-    a, b = x_BHTK.chunk(2, dim=-1)
-    turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
-    return turned.to(x_BHTK.dtype)
+            part.documents = documents
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormModule]:

@@ -41,7 +41,33 @@ def _write_qwen3(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
     }
 
 
+_OF_DEEPSEEK = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)}
+
+
+def _read_deepseek(config: Mapping[str, Any]) -> dict[str, object]:
+    _require(config, {**_OF_DEEPSEEK, "num_key_value_heads": (config["num_attention_heads"], None)})
+    groups = config["n_group"] or 1
+    return (
+        dict.fromkeys(("groups", "top_groups"))
+        if groups == 1
+        else {
+            "groups": groups,
+            "top_groups": config["topk_group"],
+        }
+    )
+
+
+def _write_deepseek(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    return {
+        **config,
+        "num_key_value_heads": params["heads"],
+        "n_group": params["groups"] or 1,
+        "topk_group": params["top_groups"] or 1,
+    }
+
+
 CONVERTERS: dict[str, Converter] = {
+    "deepseek": Converter(("groups", "top_groups"), _read_deepseek, _write_deepseek),
     "mixtral": Converter(("window",), _read_mixtral, _write_mixtral),
     "qwen3_moe": Converter(("experts", "window"), _read_qwen3, _write_qwen3),
 }

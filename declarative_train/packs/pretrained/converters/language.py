@@ -69,12 +69,15 @@ _SCALED = {  # key of our scaling -> key of a config
     "high_freq_factor": "high_freq_factor",
     "beta_fast": "beta_fast",
     "beta_slow": "beta_slow",
-    "attention_factor": "attention_factor",
+    **{key: key for key in ("attention_factor", "mscale", "mscale_all_dim", "truncate")},
 }
 _SCALINGS = {
     "linear": ("factor",),
     "llama3": ("factor", "original_length", "low_freq_factor", "high_freq_factor"),
-    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+    "yarn": (
+        *("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
 }
 
 
@@ -90,8 +93,6 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
         return {"rotary_base": float(base), "rotary_scaling": None}
     if kind not in _SCALINGS:
         raise PublishedError(f"its rotary positions are of the type `{kind}`; known are {', '.join(_SCALINGS)}")
-    if kind == "yarn" and (scaling.get("truncate") is False or scaling.get("mscale") or scaling.get("mscale_all_dim")):
-        raise PublishedError("its yarn has `mscale` or `truncate: false`, which is not built")
     found: dict[str, object] = {"type": kind}
     found |= {key: scaling[_SCALED[key]] for key in _SCALINGS[kind] if scaling.get(_SCALED[key]) is not None}
     if "original_length" in _SCALINGS[kind] and "original_length" not in found:
