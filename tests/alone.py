@@ -12,6 +12,7 @@ import pytest
 TYPES = (  # of our packs; tests/packs/test_packs.py compares them
     *("box_iou", "boxes", "center_crop", "color_jitter", "cutmix", "date", "dora", "giou", "image", "image_folder"),
     *(
+        "latent_attention",
         "lora",
         "mask",
         "mixup",

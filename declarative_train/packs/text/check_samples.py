@@ -49,7 +49,7 @@ _WORDWISE = frozenset({"dropout", "embedding", "embedding_noise", "layer_norm", 
                        "rms_norm", "sinusoidal_positions"})  # fmt: skip
 _RECURRENT = frozenset({"gru", "lstm", "rnn"})
 _REDUCTIONS = frozenset({"amax", "amin", "logsumexp", "mean", "std", "sum", "var"})
-_CAUSAL = frozenset({"gemma", "gpt", "llama", "mixtral"})
+_CAUSAL = frozenset({"deepseek", "gemma", "gpt", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
@@ -148,7 +148,7 @@ def _attends(scope: Scope) -> bool:
     return any(
         _attends(node.scope)
         if isinstance(node, BlockNode)
-        else isinstance(node, LayerNode) and node.layer.type in ("self_attention", "transformers")
+        else isinstance(node, LayerNode) and node.layer.type in ("latent_attention", "self_attention", "transformers")
         for node in scope.nodes
     )
 

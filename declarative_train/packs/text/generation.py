@@ -31,6 +31,7 @@ from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.packs.text import layout
 from declarative_train.packs.text.chat import ChatError
+from declarative_train.packs.text.modules.latent_attention import LatentAttentionModule
 from declarative_train.packs.text.sampling import Sampling, choose_token
 from declarative_train.packs.text.text_io import (
     TextCodec,
@@ -42,10 +43,11 @@ from declarative_train.packs.text.text_io import (
 )
 from declarative_train.packs.text.tokenizer import TokenizerError
 
-_ONE_BY_ONE = frozenset({"dropout", "embedding", "embedding_noise", "layer_scale", "linear", "learned_positions",
-                         "sinusoidal_positions"})  # fmt: skip
+_ONE_BY_ONE = frozenset({"dropout", "embedding", "embedding_noise", "latent_attention", "layer_scale", "linear", "moe",
+                         "learned_positions", "sinusoidal_positions"})  # fmt: skip
 _OF_ANY_LENGTH = frozenset({"transformers"})  # although they mix positions
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
+_OF_POSITIONS = (SelfAttentionModule, LatentAttentionModule, LearnedPositionsModule, SinusoidalPositionsModule)
 _PART = "\ufffd"
 _PROBE = 3  # length of the prefix by which causality is tested
 
@@ -150,7 +152,7 @@ class _CachedModule(nn.Module):
     def forward(self, x: Tensor, *others: None) -> Tensor:
         start, module = self._length, self.module
         self._length += x.shape[-2]
-        if not isinstance(module, SelfAttentionModule):
+        if not isinstance(module, SelfAttentionModule | LatentAttentionModule):
             found: Tensor = module(x, start=start)
             return found
         q, k, v = module.project(x, start)
@@ -161,11 +163,7 @@ class _CachedModule(nn.Module):
 
 def _with_caches(module: nn.Module) -> list[_CachedModule]:
     """Wrap every module that depends on positions in a _CachedModule, in place. Returns the wrappers."""
-    found = [
-        name
-        for name, part in module.named_modules()
-        if isinstance(part, SelfAttentionModule | LearnedPositionsModule | SinusoidalPositionsModule)
-    ]
+    found = [name for name, part in module.named_modules() if isinstance(part, _OF_POSITIONS)]
     kept = []
     for name in found:
         owner, _, attribute = name.rpartition(".")

@@ -330,6 +330,7 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "meanabsoluteerror": ("mae", "l1"),
     "meansquarederror": ("mse",),
     "mha": ("self_attention",),
+    "mla": ("latent_attention",),
     "multiheadattention": ("self_attention",),
     "multisteplr": ("step",),
     "none": ("single",),

@@ -35,6 +35,9 @@ logging: {dir: runs}
 GPT = "{type: gpt, vocabulary: 256, layers: 2, width: 32, heads: 4, input: tokens}"
 OTHERS = {
     "llama": "{type: llama, vocabulary: 256, layers: 2, width: 32, heads: 4, kv_heads: 2, input: tokens}",
+    "deepseek": "{type: deepseek, vocabulary: 256, layers: 2, width: 32, heads: 4, query_rank: 8, kv_rank: 12, "
+    "plain_width: 6, rotary_width: 4, value_width: 8, experts: 4, top_k: 2, expert_hidden: 16, hidden: 32, "
+    "input: tokens}",
     "gemma": "{type: gemma, vocabulary: 256, layers: 2, width: 32, heads: 4, kv_heads: 2, hidden: 64, head_width: 8, "
     "attn_cap: 1.0, logit_cap: 2.0, window: 5, global_every: 2, post_norms: true, qk_norm: true, input: tokens}",
     "recurrent": "logits_of_words",
@@ -58,7 +61,7 @@ def plain(model: Trained, tokens: list[int]) -> torch.Tensor:
     return found[0, -1]
 
 
-@pytest.mark.parametrize("kind", ["gemma", "gpt", "llama"])
+@pytest.mark.parametrize("kind", ["deepseek", "gemma", "gpt", "llama"])
 def test_cached_logits_are_those_of_the_plain_forward(kind: str, gpt: Trained, tmp_path: Path) -> None:
     trained_model = gpt
     if kind != "gpt":
