@@ -22,8 +22,8 @@ class Adapting:
         self._scope = scope
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return the adapter of each linear map in a layer, by the map's path in the layer. `maps`: the shape (out, in)
-        of each."""
+        """Return the adapters of one layer as {path of a linear map within the layer: its adapter}; {} without
+        adapters. `maps`: the shape (out, in) of each linear map of the layer, by the same paths."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
@@ -37,12 +37,13 @@ class Adapting:
         return found
 
     def _is_tied(self, name: str) -> bool:
-        """Return whether a parameter shares its values with another one."""
+        """Return whether a `tie` in the parameter rules joins this parameter to another, in either direction."""
         own = settings_of(self._rules, name).tie is not None
         return own or any(rule.settings.tie == name for rule in self._rules)
 
     def _read_adapter(self, adapter: Adapter, path: str, rows: int, report: Report) -> Adapter | None:
-        """Read the adapter of one linear map from its folder; None if that has none or if a problem was reported."""
+        """Read the adapter of one linear map from the published folder. Return None if the folder has no adapter for
+        this map, or if the folder cannot be read (then the error is reported)."""
         try:
             return adapter.read_for(self._scope, path, rows)
         except PublishedError as problem:

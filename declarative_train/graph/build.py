@@ -72,21 +72,23 @@ def build(
 
 
 def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
-    """Make parameters share one object: `ties` is name -> name of the parameter that stays."""
+    """Make tied parameters of a module the same object. `ties`: name of a parameter -> name of the parameter that
+    replaces it."""
     for name, source in ties.items():
         owner, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(owner), attribute, module.get_parameter(source))
 
 
 def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the tensor, copied if it is not contiguous, is a view, or is one of `inputs`."""
+    """Return the tensor itself, or a contiguous copy if it is not contiguous, is a view, or is one of `inputs`."""
     if any(tensor is item for item in inputs) or tensor._is_view():
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()
 
 
 class _Builder:
-    """Builder of nested GraphModules. `prefix`: the path of the graph that is built, with a trailing dot."""
+    """Builder of nested GraphModules. In its methods, `prefix` is the path of the graph that is built, with a dot at
+    the end."""
 
     def __init__(
         self,
@@ -127,7 +129,8 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Add the call of one node to the fx graph; return the values of its outputs by edge (`node:output`)."""
+        """Add the call of one node to the fx graph, and its module to `modules`. Return the fx values of the node's
+        outputs by edge (`node:output`)."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -188,7 +191,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the values for the inputs of a layer or block, in the order of its module's arguments."""
+    """Return the items of `given` (by input name) in the order of the arguments of the module of a layer or block; None
+    for an argument without an item."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]
@@ -200,7 +204,7 @@ def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = (
 
 
 def _identifier(name: str) -> str:
-    """Return a valid Python name for a value in the code that torch writes: a field may be called `class`, a node
-    `self`."""
+    """Return `name` as a valid Python identifier for the code that torch.fx writes: a field may be called `class`, a
+    node `self`."""
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found

@@ -30,7 +30,7 @@ Specs = Mapping[str, TensorSpec | None]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Names, as in the recipe, of the tensors that a loss or metric reads."""
+    """Names of the input, target and mask tensors that a loss or metric reads, as written in the recipe."""
 
     input: str
     target: str | None
@@ -47,7 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric with the settings that it takes from its loss (`of`): `ignore_index`, `class_dim`, `one_class`."""
+    """Metric together with the settings that it inherits from the loss named in its `of`: `ignore_index`, `class_dim`,
+    `one_class`."""
 
     name: str
     component: Metric
@@ -58,8 +59,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with its task decided from the target. A target with a probability for each class has the
-        same shape as yes/no scores; if the loss expects one class of several, the task is "multiclass"."""
+        """Return the metric with its task ("multiclass", "binary", ...) decided from the target. Where shapes fit both,
+        because the target has a probability for each class, a loss that expects one class of several decides for
+        "multiclass"."""
         if (
             not self.one_class
             or target is None
@@ -86,8 +88,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _covers(term: Term, other: Term | Measure) -> bool:
-    """Return whether a metric can be computed from the loss values of the items, so that it need not read the
-    scores."""
+    """Return whether a metric (`other`) can be computed from the per-item values of the loss `term`, so that it need
+    not read the scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -101,8 +103,8 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return a metric of the recipe. `of` may be left out if there is one loss; keys of the metric itself win over its
-    loss."""
+    """Return the Measure of a metric. Without `of`, the only loss of the recipe is used; keys of the metric override
+    those of the loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -115,18 +117,17 @@ def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> M
 
 
 def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str, ...]:
-    """Return the names of all tensors that losses and metrics read, without repeats."""
+    """Return the names of all tensors that losses and metrics read, each once."""
     edges = [*(term.edges for term in terms), *(measure.edges for measure in measures)]
     names = [name for each in edges for name in (each.input, each.target, each.mask) if name is not None]
     return tuple(dict.fromkeys(names))
 
 
 class ObjectiveCheck:
-    """Checks of losses and metrics, which collect diagnostics.
+    """Checks of losses and metrics. They add what they find to the list `diagnostics`.
 
     `specs`: shape and dtype of each tensor by its name in the recipe (None: unknown, because of an earlier error).
-    `origins`: the place of the node or field that makes it.
-    """
+    `origins`: for each tensor, the place in the recipe of the node or field that it comes from."""
 
     def __init__(
         self,
@@ -143,8 +144,8 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether a loss or metric accepts its inputs; report it if not. False also if their shapes are
-        unknown."""
+        """Return whether a loss or metric accepts the shapes and dtypes of its tensors; report an error if it does not.
+        Returns False without a report if a shape is unknown."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -177,7 +178,8 @@ class ObjectiveCheck:
         return None if name is None or spec is None else self._see(name)
 
     def check_sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
-        """Check what a loss depends on: its count must come from fields alone, its value from some parameter."""
+        """Check what a loss term depends on: the number of its items on fields alone (`from_fields`), its value on at
+        least one parameter (`learned`)."""
         counted = [("mask", term.edges.mask)] if term.edges.mask is not None else []
         if term.edges.target is not None and self._target_counts(term):
             counted.append(("target", term.edges.target))
@@ -191,7 +193,8 @@ class ObjectiveCheck:
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
     def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """Check a loss with `chunks`: `graph` must compute its scores by a linear layer that nothing else reads."""
+        """Check a loss with `chunks`: in `graph`, a linear layer must compute its scores, and only the loss may read
+        them."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
@@ -216,7 +219,7 @@ class ObjectiveCheck:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def check_values(self, term: Term) -> None:
-        """Check a loss on real rows: some item counts, none counts less than 0, and the target is finite."""
+        """Check a loss on real rows: at least one item counts, no weight is below 0, and the target is finite."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
         if mask is not None and (row := first_row(mask.values < 0)) is not None:
@@ -258,7 +261,7 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items depends on the target's values."""
+        """Return whether the number of valid items depends on the values of the target (such as `ignore_index`)."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]
@@ -270,7 +273,8 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
-        """Return the place of the key that an error is about. (A metric with `of` has no inputs of its own.)"""
+        """Return the place in the recipe of the key that `shape_error` is about. A metric with `of` has no inputs of
+        its own, so its place is that of the metric."""
         return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:
@@ -284,7 +288,7 @@ class ObjectiveCheck:
 
 
 def _with_names(shape_error: ShapeError, edges: Edges) -> ShapeError:
-    """Return the error with tensors' names in place of INPUT, TARGET and MASK in its hint."""
+    """Return the error with the words INPUT, TARGET and MASK in its hint replaced by the names of the tensors."""
     hint = shape_error.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint

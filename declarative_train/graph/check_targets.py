@@ -18,7 +18,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each column of a target that the model reads as an input too."""
+    """Yield a diagnostic for each column that is both a target and an input of the model."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
@@ -42,8 +42,8 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns whose rows are in both fields; [] if that is intended: an autoencoder reconstructs its input,
-    or the rows of a window are shifted."""
+    """Return the columns that both fields read. Return [] for intended cases: an autoencoder reconstructs its input;
+    the rows of a window are shifted."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []
@@ -86,7 +86,8 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
 
 
 def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
-    """Return the fields from which expressions alone compute a wire; empty if a layer is involved."""
+    """Return the fields from which a wire (a value in the model graph) is computed by expressions alone; empty if a
+    layer is on the way."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})
@@ -98,8 +99,8 @@ def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """Return, for each metric with a unit, the target's field and the conversion back to the unit of its columns; and
-    diagnostics on metrics without one. A metric whose target is already in that unit has no entry."""
+    """Return ({metric: (field of its target, conversion to the unit of the target's columns)}, diagnostics). A metric
+    whose target already has the columns' unit has no entry; a metric that cannot be converted has a diagnostic."""
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
@@ -122,13 +123,13 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
 
 
 def unit_of(field: FieldSpec) -> Unit | None:
-    """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they are
-    the same."""
+    """Return the conversion from the values of a field to those of its columns (value * multiply + add); None if the
+    values are equal."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _is_view(scope: Scope, wire: str) -> bool:
-    """Return whether a wire has elements of one field unchanged, in any order and shape."""
+    """Return whether a wire only rearranges the values of one field (reshape, slice, transpose)."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return True

@@ -1,8 +1,7 @@
-"""Losses with `chunks`: in their graph the linear layer before the loss gets the target and returns the loss, computed
-part by part, so that the scores are never in memory as a whole.
+"""Losses with `chunks`: graph in which the last linear layer and the loss are one node. The node receives the target
+and computes scores and loss part by part, so that all scores are never in memory at once.
 
-A rank runs this graph. The plan keeps the original graph, for callers that need the scores.
-"""
+Ranks run this graph. The plan keeps the original graph, for callers that need the scores."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ _TARGET, _MASK = "chunked_loss_target", "chunked_loss_mask"  # ports of the head
 
 @dataclass(frozen=True, slots=True)
 class HeadNode(Node):
-    """Linear layer together with the loss over its scores, as one node."""
+    """Node that replaces a linear layer and computes the layer's scores together with the loss."""
 
     term: Mapping[str, object] | None = None
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Return the module of both; `linear`: the layer's module."""
+        """Return a module that applies the linear layer `linear` and the loss."""
         import torch
 
         from declarative_train.components.losses import LOSSES
@@ -46,7 +45,7 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Loss term, as far as this module needs it."""
+    """Interface of a loss term: the attributes that this module reads."""
 
     @property
     def component(self) -> dict[str, object]: ...
@@ -59,12 +58,12 @@ class ChunkedTerm(Protocol):
 
 
 class NoHeadError(Exception):
-    """Error: the scores are not computed by a linear layer that only the loss reads; the text is the reason."""
+    """Error: the scores are not the output of a linear layer that only the loss reads. The text is the reason."""
 
 
 def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
-    """Return the graph with the linear layer of each loss with `chunks` replaced. `batch`: specs of names that the
-    graph does not output."""
+    """Return the graph in which the linear layer before each loss with `chunks` is a HeadNode. `batch`: specs of the
+    tensors that these losses read from the batch."""
     for term in terms:
         if term.component.get("chunks") is not None:
             assert term.target is not None
@@ -77,13 +76,14 @@ def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mappin
 
 
 def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
-    """Return the paths of the linear layers before all losses with `chunks`."""
+    """Return the paths of the linear layers before the losses with `chunks`."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
 
 
 def head_of(graph: Graph, edge: Edge) -> str:
-    """Return the path of the linear layer that computes an edge. Raises NoHeadError."""
+    """Return the path of the linear layer that computes an edge (a value in the graph). Raises NoHeadError if it cannot
+    be replaced by a HeadNode."""
     name, _, output = edge.partition(":")
     if not output:
         raise NoHeadError("its input is a field")

@@ -1,5 +1,6 @@
-"""Positions that the ranks of the `context` axis divide: every node of the graph must compute each position from its
-inputs at this position, or exchange what it needs of other positions itself, as self-attention does with keys."""
+"""Check for the `context` axis, which divides the positions of a sequence over ranks: every node must compute each
+position from its inputs at the same position, or exchange data between ranks itself, as self-attention does with keys
+and values."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from declarative_train.graph.read import read_layer
 
 
 def find_mixing(graph: Graph, length: int, plugins: Sequence[str], prefix: str = "") -> str:
-    """Return the first node of a graph that mixes the `length` positions of a sequence, with the reason; "" if there is
-    none."""
+    """Return the path of the first node that mixes positions of a sequence of `length` positions, with the reason, as
+    one text; "" if no node does."""
     specs, nodes = graph.specs(), {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         made = nodes[node.target] if node.target is not None else node
@@ -62,8 +63,8 @@ _ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softm
 
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
-    """Return the dimensions of an expression's result without the batch, 0 for a number; None if it may mix positions,
-    which are dimension 1."""
+    """Return the number of dimensions of an expression's result, the batch excluded (0 for a number). Return None if
+    the expression may mix positions (dimension 1). `depths`: the dimensions of its inputs, by name."""
     if isinstance(term, Constant):
         return 0
     if isinstance(term, Reference):
@@ -96,7 +97,8 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the dimensions of `x[index]` without the batch, None if it selects positions."""
+    """Return the number of dimensions of `x[index]`, the batch excluded; None if the index selects among positions.
+    `depth`: the dimensions of `x`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
     if items[:1] == (Ellipsis,):

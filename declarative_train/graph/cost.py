@@ -1,10 +1,10 @@
-"""Cost of the nodes of a graph, from shapes: for balanced cuts, for sizes and times in a plan, for utilisation.
+"""Cost of the nodes of a graph, from shapes: used for balanced pipeline cuts, sizes and times in a plan, and
+utilisation.
 
-Counts as torch's own counter does (`torch.utils.flop_counter`; a test compares them): matrix products, convolutions
-and attention, two operations for each multiply-add; attention in full, also if it is causal. Look-ups, norms and
-element-wise operations count as memory traffic only. In the backward a product costs the same again for each of its
-two operands that needs a gradient: frozen parameters and the path back into the data cost nothing.
-"""
+Operations are counted as by torch's own counter (`torch.utils.flop_counter`; a test compares them): matrix products,
+convolutions and attention, two operations for each multiply-add; causal attention counts in full. Look-ups, norms and
+element-wise operations count as memory traffic only. In the backward, a product costs the same again for each of its
+two operands that needs a gradient; frozen parameters and the data need none."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def num_parameters(path: str, parameters: Shapes) -> int:
 
 
 def activations(node: Node) -> int:
-    """Return the number of elements per sample that a node outputs, or the nodes inside it."""
+    """Return the number of elements per sample that a node outputs; for a block, that of all nodes in it."""
     inside = sum(activations(inner) for inner in node.graph.nodes) if node.graph is not None else 0
     return inside or sum(spec.num_elements for spec in node.outputs.values())
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """Return the cost of the layers and expressions in each node of a graph. `frozen`: parameters that get no
+    """Return {node: the Work of each layer and expression in it}. `frozen`: names of parameters that get no
     gradient."""
     return measure_leaves(graph, parameters, frozen, _work)
 
@@ -63,7 +63,8 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Return the results of `measure` for the layers and expressions in each node of the graph."""
+    """Call `measure` for every layer and expression. Return {node of the graph: the results for the layers and
+    expressions in it}."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -73,8 +74,9 @@ def measure_leaves(
 
 
 class Measure(Protocol[Result]):
-    """Function of one layer or expression. `called` has the component (another node than `node` for a `reuse`); `specs`
-    and `graded`, whether a gradient flows back, are by port."""
+    """Interface of a function that is called with one layer or expression. `called`: the node that has the component
+    (for a `reuse` it is not `node`). `specs`: the spec of each input port; `graded`: whether a gradient flows back into
+    it."""
 
     def __call__(
         self,
@@ -87,14 +89,14 @@ class Measure(Protocol[Result]):
 
 
 class _Walk(Generic[T]):
-    """Walk through nested graphs that tracks which edges a gradient flows back along."""
+    """Walk through nested graphs that knows for each edge whether a gradient flows back along it."""
 
     def __init__(self, held: Mapping[str, list[Weight]], measure: Measure[T]) -> None:
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return the result of each node. `graded`: whether each input of the graph gets a gradient; outputs of nodes
-        are added."""
+        """Return the result for each node. `graded`: whether each input of the graph gets a gradient; the walk adds the
+        outputs of the nodes to it."""
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -136,8 +138,9 @@ def _work(
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """Return the matrix products of a layer. For a plugin's layer they are estimated from its weights: one with two
-    dimensions is a matrix for each vector, one with more a convolution, for each position of the output."""
+    """Return the matrix products of a layer. For a layer of a plugin they are estimated from its weights: a weight of
+    two dimensions counts as one matrix product per vector, a weight of more as a convolution at each output
+    position."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

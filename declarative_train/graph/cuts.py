@@ -1,11 +1,10 @@
-"""Division of a graph's layers over the ranks of the `tensor` axis, derived from the graph alone.
+"""Tensor parallelism: division of a graph's layers over the ranks of the `tensor` axis, derived from the graph alone.
 
-Attention is divided by heads, an embedding by its rows, experts by their hidden features. A pair of linear layers is
-divided as one *region*, as in Shoeybi et al., Megatron-LM, 2019: the first ones (columns) compute parts of the
-features, every node between them works on each feature separately, and the last ones (rows) sum the results. All edges
-outside a region are whole on every rank. A region does not leave a pipeline stage, nor a block that is called from
-several places.
-"""
+Attention is divided by heads, an embedding by rows, experts by hidden features. Linear layers are divided together, as
+a *region* (Shoeybi et al., Megatron-LM, 2019): the first ones (columns) compute part of the features on each rank, the
+nodes after them work on each feature separately, and the last ones (rows) sum over the ranks. All edges outside a
+region are whole on every rank. A region does not cross a pipeline stage, nor a block that is called from several
+places."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ HeadKind = Literal["vocabulary", "gathered"]
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of a node's parameters over the ranks of the `tensor` axis: its kind; "" with a reason if the node stays
-    whole."""
+    """Division of one node over the ranks of the `tensor` axis. `kind`: how it is divided; "" if every rank has the
+    whole node, for the given `reason`."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
@@ -39,12 +38,11 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Division of a model over the ranks of `tensor` and `expert`: nodes by path, parameters by name.
+    """Division of a model over the ranks of `tensor` and `expert`: `nodes` by path, `parameters` by name.
 
-    `summed`: whole parameters whose gradients are summed over the ranks of `tensor`. `outputs`: outputs of the graph of
-    which each rank has only part of the features. `tokens`: how the tokens between the divided layers are divided, by
-    layer (`graph/token_cuts.py`).
-    """
+    `summed`: undivided parameters whose gradients are summed over the ranks of `tensor`. `outputs`: outputs of the
+    graph of which each rank has only part of the features. `tokens`: for each layer, how the tokens that it reads and
+    writes are divided (`graph/token_cuts.py`)."""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
@@ -54,24 +52,23 @@ class Cuts:
 
     @property
     def of_experts(self) -> frozenset[str]:
-        """Names of the parameters that the ranks of `expert` divide; those of `tensor` divide the others."""
+        """Names of the parameters that the ranks of `expert` divide; the ranks of `tensor` divide all others."""
         paths = tuple(f"{path}." for path, node in self.nodes.items() if node.kind == "experts")
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
 
 @dataclass(frozen=True, slots=True)
 class DivisionInput:
-    """Conditions of a division.
+    """Input of `derive_cuts`.
 
-    size      number of ranks
-    names     of the model's parameters
-    whole     parameters that must not be cut, each with the reason
-    ties      parameters, each with the one that it is tied to
-    stage_of  pipeline stage of nodes by path
+    size      number of ranks that divide the model
+    names     names of the model's parameters
+    whole     parameters that must not be divided, each with the reason
+    ties      name of a tied parameter -> name of the parameter that it is tied to
+    stage_of  path of a node -> its pipeline stage
     plugins   files of plugins
     storages  number formats of frozen weights, by name
-    sequence  whether tokens are divided between the divided layers
-    """
+    sequence  whether tokens are divided between the divided layers (`sequence: true`)"""
 
     size: int
     names: Sequence[str]
@@ -84,7 +81,8 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model. `heads`: outputs whose linear layer may be divided too, and how."""
+    """Return the division of a model's layers and parameters. `heads`: outputs whose linear layer may be divided, each
+    with the kind of the division."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -113,12 +111,13 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
     made_by = {name: _source(graph.outputs[name]) for name, kind in heads.items() if kind == "vocabulary"}
     divided = (name for name, path in made_by.items() if nodes.get(path, NodeCut("")).kind == "vocabulary")
     tokens = divide_tokens(graph, deriver.roles(), given.size, deriver.stage_of) if given.sequence else {}
-    summed += [name for path, cut in tokens.items() for name in _summed_with_tokens(path, cut, nodes.get(path), given)]
+    summed += [name for path, cut in tokens.items() for name in _find_summed(path, cut, nodes.get(path), given)]
     return Cuts(nodes, parameters, tuple(dict.fromkeys(summed)), tuple(divided), tokens)
 
 
-def _summed_with_tokens(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
-    """Return the whole parameters of a layer that each rank uses for its own tokens."""
+def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
+    """Return the names of the undivided parameters of a layer whose gradients must be summed over ranks, because each
+    rank applies them to its own tokens only."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()
@@ -136,11 +135,11 @@ def _layer_paths(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 class _RegionError(Exception):
-    """Reason why a region of layers cannot be divided together."""
+    """Error: a region of layers cannot be divided. The text is the reason."""
 
 
 class _Deriver:
-    """Derivation of the division of one graph. Its blocks are replaced by their nodes, except those that are called
+    """Search for the division of one graph. Blocks are replaced by the nodes in them, except blocks that are called
     from several places."""
 
     def __init__(self, graph: Graph, prefix: str, given: DivisionInput, heads: Mapping[str, HeadKind]) -> None:
@@ -160,7 +159,7 @@ class _Deriver:
         self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
 
     def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
-        """Yield (path, division, or the reason why it stays whole) of every layer with parameters to divide."""
+        """Yield (path, division) for every layer with parameters, or (path, the reason) if it stays undivided."""
         found = self._found
         for node in self._graph.nodes:
             if node.graph is not None:  # a block that is called from several places
@@ -171,7 +170,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _heads_of(self, node: Node) -> dict[str, HeadKind]:
-        """Return how each output of a node that only leaves the graph may be divided."""
+        """Return the kind of division of each output of a node that is in `heads`, by the output's name; {} if there is
+        none."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -179,7 +179,8 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _cut(self, node: Node) -> dict[str, LayerCut | str]:
-        """Return the division of a layer, and of the region that begins with it; {} for a layer without parameters."""
+        """Return {node: division} for a layer and the region that begins with it, or {node: reason} if it stays
+        undivided."""
         for kind in ("heads", "vocabulary", "hidden"):
             cut = self._cut_as(node, kind)
             if cut is not None:
@@ -190,8 +191,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the division of a layer in one way, the reason why it stays whole, or None if this way does not apply
-        to it."""
+        """Return the division of a layer in the way `kind`, the reason why it must stay undivided, or None if `kind`
+        does not apply to it."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -200,14 +201,15 @@ class _Deriver:
             return "it is called from several places"
         path = f"{self._prefix}{node.name}"
         for name in (*cut.parameters, *cut.summed):
-            if reason := self._given.whole.get(f"{path}.{name}") or self._broken_blocks(
+            if reason := self._given.whole.get(f"{path}.{name}") or self._explain_broken_blocks(
                 f"{path}.{name}", cut.parameters.get(name)
             ):
                 return reason
         return cut
 
-    def _broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
-        """Return why a weight in another number format cannot be cut; "" if it can."""
+    def _explain_broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
+        """Return why a frozen weight in a block format (`storage`) cannot be divided: the ranks would split a block.
+        Return "" if it can."""
         storage, size = self._given.storages.get(name, "bf16"), self._given.size
         if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
             return ""
@@ -223,9 +225,9 @@ class _Deriver:
         """Yield the linear layers of the region that begins with `first`. Raises _RegionError."""
         if first.name not in self._readers and (heads := self._heads_of(first)):
             kind = next(iter(heads.values()))
-            yield first.name, replace(self._needed(first, "columns"), kind=kind)
+            yield first.name, replace(self._require_cut(first, "columns"), kind=kind)
             return
-        columns, inner, rows = {first.name: self._needed(first, "columns")}, set[str](), dict[str, LayerCut]()
+        columns, inner, rows = {first.name: self._require_cut(first, "columns")}, set[str](), dict[str, LayerCut]()
         todo = [first.name]
         while todo:
             name = todo.pop()
@@ -254,8 +256,8 @@ class _Deriver:
         yield from rows.items()
 
     def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add a node that computes each feature separately to the region, with the nodes that it reads, which must be
-        divided alike. Return the names of the nodes that were added. Raises _RegionError."""
+        """Add a node that computes each feature separately to the region, and the nodes whose outputs it reads, which
+        must be divided in the same way. Return the names of the added nodes. Raises _RegionError."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():
@@ -279,7 +281,7 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return the work of each node with tokens, after `derive`."""
+        """Return what each node does with divided tokens, by name. Call it after `derive`."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:
@@ -300,12 +302,12 @@ class _Deriver:
         return "all" if len(node.outputs) == 1 else "other"
 
     def stage_of(self, path: str) -> int | None:
-        """Return the pipeline stage of a node, or of the block around it."""
+        """Return the pipeline stage of a node or of the nearest block around it; None without a pipeline."""
         while path and path not in self._given.stage_of:
             path = path.rpartition(".")[0]
         return self._given.stage_of.get(path)
 
-    def _needed(self, node: Node, kind: CutKind) -> LayerCut:
+    def _require_cut(self, node: Node, kind: CutKind) -> LayerCut:
         cut = self._cut_as(node, kind)
         if isinstance(cut, LayerCut):
             return cut
@@ -334,7 +336,7 @@ _ROLES: dict[str, Role] = {
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression consists of functions of each element and has no constant vector along the
+    """Return whether an expression consists of element-wise functions only, without a constant vector along the
     features."""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS

@@ -1,10 +1,9 @@
-"""Dry run: one training step and one evaluation step of the model when the recipe is compiled, before there is a plan.
+"""Dry run: one training step and one evaluation step of the model, while the recipe is compiled.
 
 It finds errors that appear only when all parts are combined, and parameters that no loss depends on. A small model is
-built as in a run and gets real rows. Of a larger one, only the autograd history of its outputs on the meta device is
-read, and only if its nodes leave a doubt. Backward is never called: with a GPU, that would start threads after which
-the process cannot be forked.
-"""
+built as in a run and computes real rows. A large model is only traced on the meta device, and only if some parameter
+may have no gradient; then the autograd graph of its outputs is inspected. Backward is never called: on a machine with a
+GPU it would start threads, after which the process cannot be forked."""
 
 from __future__ import annotations
 
@@ -51,12 +50,14 @@ _UNDERIVABLE = (
 class DryRunResult:
     """Result of a dry run.
 
-    `idle`: parameters that no loss term depends on. `sides`: the parameters that the input depends on, and those of the
-    target, for each term whose target depends on some. `unreached`: terms that depend on no parameter. `underivable`:
-    terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or infinite,
-    with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node
-    that fails, or that outputs nan or an infinite number.
-    """
+    idle         parameters that no loss term depends on
+    sides        for each loss term whose target depends on parameters: the parameters of its input, and those of its
+    target
+    unreached    loss terms that depend on no parameter
+    underivable  loss terms with a function that torch cannot differentiate
+    not_finite   loss terms whose first value is nan or infinite, with this value
+    failure      the phase that failed (training or evaluation) and torch's message
+    culprit      path of the first node that fails, or that outputs nan or an infinite number"""
 
     idle: frozenset[str] = frozenset()
     sides: dict[str, tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
@@ -76,8 +77,8 @@ def run_dry(
     *,
     double: bool = False,
 ) -> DryRunResult:
-    """Return what one step of the recipe on `rows` shows. `rows`: a few real samples by field, or None. `double`: in
-    float64."""
+    """Compute one training step and one evaluation step, and return what they show. `rows`: a few real samples by
+    field, or None. `double`: compute in float64."""
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
         return DryRunResult()
@@ -112,8 +113,8 @@ class _Step:
         return self.found
 
     def without_memory(self) -> DryRunResult:
-        """Return what tracing the step on tensors without memory shows. They claim to be on the CPU, because libraries
-        read values of tensors. A model that cannot be traced in this way gets an empty result."""
+        """Trace the step on fake CPU tensors, which have no memory, and return what it shows. (Libraries read values of
+        tensors, which meta tensors do not allow.) The result is empty if the model cannot be traced."""
         with without_memory(self.model):
             specs = self.lowered.graph.inputs
             rows = {
@@ -149,7 +150,7 @@ class _Step:
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
     def _batch(self, rows: Values) -> dict[str, torch.Tensor]:
-        """Return the fields and the values that are computed from fields alone."""
+        """Return the batch of the step: the fields, and the values of the nodes that are computed from fields alone."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
         if graph.nodes:
@@ -204,8 +205,8 @@ class _Step:
         return [None if name is None else self.lowered.specs[name] for name in names]
 
     def _culprit(self, values: Values) -> str | None:
-        """Return the path of the first node that fails, or that turns finite numbers into nan or infinite ones; found
-        by running node by node."""
+        """Run the model node by node. Return the path of the first node that fails, or that turns finite numbers into
+        nan or infinite ones; None if there is none."""
         torch.manual_seed(0)
         return _search(self.lowered.graph, self.model, values, self.plugins)
 
@@ -263,8 +264,8 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return the ids of the leaf tensors that get a gradient from `ends`, and whether torch can differentiate
-    everything on the way. The search stops at functions whose derivative is zero everywhere."""
+    """Return (ids of the leaf tensors that get a gradient from `ends`, whether torch can differentiate everything on
+    the way). The search stops at functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -305,8 +306,9 @@ def _may_have_idle(lowered: Lowered) -> bool:
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """Return whether a node has an output that nothing reads, or may hide one. `read`: the outputs of the graph that
-    are read. An output that a block also uses itself, such as hidden states before the output layer, does not count."""
+    """Return whether some output of a node is not read, or may not be: `read` are the outputs of the graph that are
+    read outside. An output that its block also reads inside (such as hidden states before the output layer) does not
+    count."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):
@@ -325,7 +327,7 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
 
 
 def stops_gradients(expression: str) -> tuple[str, ...]:
-    """Return the functions and operators in an expression that pass no gradient, as written."""
+    """Return the functions and operators of an expression that pass no gradient, as written in the expression."""
     return tuple(name for name in parse(expression).operations if name in WITHOUT_GRADIENT)
 
 
@@ -335,8 +337,8 @@ def _has_library(graph: Graph) -> bool:
 
 @contextmanager
 def _quietly(double: bool) -> Iterator[None]:
-    """Use one thread within the context, since a process with a thread pool must not fork; afterwards restore the
-    random generators and the default dtype."""
+    """Run the `with` block with one torch thread, because a process with a thread pool must not fork, and with float64
+    as the default dtype if `double`. Restore random generators and default dtype afterwards."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if double else dtype)

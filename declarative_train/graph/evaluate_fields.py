@@ -1,8 +1,7 @@
-"""Evaluation of nodes that depend on fields alone, on real rows, while shapes are inferred.
+"""Evaluation of nodes that depend on fields alone, on the first real rows, while shapes are inferred.
 
-An interval says which values are possible; rows show which values occur, and where. A value that a layer or loss cannot
-take is then an error, and an interval that is wider than the data is not.
-"""
+A spec has an interval of possible values; the rows show which values occur. A value in these rows that a layer or loss
+cannot accept is an error; an interval that is wider than the values that occur is not."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ _COLUMNS = 4096  # that are distinguished
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedValues:
-    """Values of a wire for the first rows of the data. `made_by`: the place of the node that first made a number that
-    is nan or infinite, and a description of its inputs."""
+    """Values of a wire (a value in the model graph) for the first rows of the data. `made_by`: if a value is nan or
+    infinite, the place of the first node that computed such a number, and a description of the node's inputs."""
 
     values: torch.Tensor
     is_field: bool = False
@@ -35,7 +34,7 @@ class ObservedValues:
 
 
 class Observer:
-    """Evaluator of nodes on sample rows. With `sample` None it evaluates nothing."""
+    """Evaluator of nodes on sample rows. Without a sample it returns None for every node."""
 
     def __init__(self, sample: Sample | None, double: bool = False) -> None:
         self.sample, self._double = sample, double
@@ -49,7 +48,8 @@ class Observer:
     def expression(
         self, expression: Expression, inputs: Mapping[str, ObservedValues], spec: TensorSpec, span: Span
     ) -> ObservedValues | None:
-        """Return the values of an expression. Raises ExpressionError for values that an operation does not accept."""
+        """Return the values of an expression, None if they are unknown. Raises ExpressionError if an operation does not
+        accept its inputs."""
         given = self._select_rows(inputs, spec)
         if given is None or expression.is_random:
             return None
@@ -64,7 +64,8 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer that has no parameters and one output."""
+        """Return the values of a layer without parameters and with one output; None for other layers and unknown
+        inputs."""
         given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None
@@ -86,9 +87,9 @@ class Observer:
         mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Return the result of a check of specs; if it fails, check again with the values that occur, as an interval
-        may be wider than the data or unknown. Also returns, by input, the row with the value that is out of range.
-        `mask`, `but`: as in `narrow`."""
+        """Return the error of `check`, a check of specs, and {input: the row with the value that is out of range}. If
+        the check fails for the declared intervals, it is repeated for the values that occur. `mask`, `but`: as in
+        `narrow`."""
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -143,8 +144,8 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the interval of the values that occur where the mask is not 0. `but`: a value that is
-    ignored. The spec of a field with a declared range stays unchanged."""
+    """Return the spec with its interval replaced by that of the values that occur where the mask is not 0. `but`: a
+    value to ignore. The spec of a field with a declared range is returned unchanged."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -168,7 +169,8 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the row with the least value if that is below 0, else the row with the greatest."""
+    """Return the number of the row with the least value if this value is below 0, otherwise of the row with the
+    greatest value."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())

@@ -1,4 +1,4 @@
-"""Division of the experts of a graph's mixtures over the ranks of the `expert` axis."""
+"""Expert parallelism: division of the experts of mixture-of-experts layers over the ranks of the `expert` axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from declarative_train.graph.read import read_layer
 def find_expert_cuts(
     graph: Graph, size: int, plugins: Sequence[str], prefix: str = ""
 ) -> Iterator[tuple[str, LayerCut | str]]:
-    """Yield (path, division, or the reason why it cannot be divided) of each layer with experts."""
+    """Yield (path, division) for each layer with experts, or (path, the reason) if it cannot be divided by `size`
+    ranks."""
     specs = graph.specs()
     for node in graph.nodes:
         path = f"{prefix}{node.name}"

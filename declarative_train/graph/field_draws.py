@@ -1,9 +1,8 @@
-"""Random numbers in nodes that are computed from fields alone: a function of (seed, epoch, sample, node, position).
+"""Random numbers in nodes that are computed from fields alone: a hash of (seed, epoch, sample, node, draw, position).
 
-They are the same on every layout, on every pipeline stage and after a resume, because no generator state is shared.
-Every evaluation draws the same numbers, so that evaluations can be compared. The hash is that of
-`components/counter_rng.py`, in torch's signed 64-bit integers, which wrap around.
-"""
+There is no generator state, so the numbers are the same on every layout, on every pipeline stage and after a resume.
+All evaluations use the same numbers, so that their results can be compared. The hash is that of
+`components/counter_rng.py`, in torch's signed 64-bit integers, which wrap around."""
 
 from __future__ import annotations
 
@@ -22,23 +21,24 @@ _BITS = {torch.bfloat16: 8, torch.float16: 11}  # more bits would round up to 1;
 
 
 class FieldDraws:
-    """Random functions for a module that computes values from fields. Call `begin` with the samples of a batch before
-    each call of the module."""
+    """Source of random functions for a module that computes values from fields. Call `begin` with the samples of a
+    batch before each call of the module."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
-        """Set the numbers of the batch's samples, whose rows are followed by padding up to `num_rows`. `epoch` None: an
-        evaluation."""
+        """Set the sample numbers of the next batch. Rows after them, up to `num_rows`, are padding. `epoch` None: the
+        batch belongs to an evaluation."""
         rows = mix(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return what replaces torch's `rand_like` or `randn_like` (`name`) for draw `number` of the node at `path`."""
+        """Return the function that is called in place of torch's `rand_like` or `randn_like` (`name`). `path`,
+        `number`: the node, and the number of the draw within the node."""
         key = _to_signed(key_of(self._seed, path, number))
 
         def draw(x: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,8 @@
-"""The graph: a recipe's nodes with every wire resolved and every shape known, as data.
+"""Graph: the nodes of a recipe with every input connected and every shape known, as data that a plan stores as JSON.
 
-An edge is written `name` for an input of the same graph and `node:output` for a node's output. Node names are the
-recipe's own; the copies of a `repeat` are nodes `layers.0`, `layers.1`, ... The way to a node through nested graphs,
-joined by dots, is the prefix of its parameters (`gpt.layers.3.attn`). JSON-able: the plan carries it.
-"""
+An edge is the name of a value: `name` for an input of the graph, `node:output` for an output of a node. Nodes have the
+recipe's names; the copies of a `repeat` are the nodes `layers.0`, `layers.1`, ... The names of a node and the blocks
+around it, joined by dots, begin the names of its parameters (`gpt.layers.3.attn`)."""
 
 from __future__ import annotations
 
@@ -18,14 +17,13 @@ Edge = str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Call of a layer, an expression or a block.
+    """Call of a layer, an expression or a block. By `kind`, a node has:
 
-    layer       `component` holds its fields (with `type`); `inputs` maps bound ports to edges
-    expression  `expression` is its text with names replaced by positions, see components/expressions;
-                `inputs` maps each name in the text to an edge
-    block       `graph` is the body, `inputs` maps its inputs; `block` is the block's type name, for display
-    reuse       `target` is the node (in this graph) that is called again
-    """
+    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge
+    expression  `expression`: its text with names replaced by positions (components/expressions); `inputs`: name in the
+    text -> edge
+    block       `graph`: the body; `inputs`: input of the body -> edge; `block`: the block's type name, for display
+    reuse       `target`: the node of this graph whose module is called again"""
 
     name: str
     kind: Literal["layer", "expression", "block", "reuse"]
@@ -40,7 +38,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order in which each follows all nodes that it reads."""
+    """Nodes of a model or block, sorted: a node comes after all nodes whose outputs it reads."""
 
     inputs: dict[str, TensorSpec]
     nodes: tuple[Node, ...]
@@ -50,18 +48,18 @@ class Graph:
         return next(node for node in self.nodes if node.name == name)
 
     def spec(self, edge: Edge) -> TensorSpec:
-        """Return the spec of an edge of this graph."""
+        """Return shape, dtype and range (TensorSpec) of an edge of this graph."""
         name, _, output = edge.partition(":")
         return self.node(name).outputs[output] if output else self.inputs[name]
 
     def specs(self) -> dict[Edge, TensorSpec]:
-        """Return the spec of every edge. (Calling `spec` for each would search the nodes each time.)"""
+        """Return the TensorSpec of every edge. (Faster than `spec` for each edge, which searches all nodes.)"""
         made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
         return self.inputs | made
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """Return all containers of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
+    """Return the paths of everything that contains one of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
     found: set[str] = set()
     for path in paths:
         end = path.rfind(".")

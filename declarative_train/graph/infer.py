@@ -1,9 +1,7 @@
-"""Shape inference, Scope -> Graph: shape, dtype and range (TensorSpec) of every edge, node by node. It continues after
-an error.
+"""Shape inference, Scope -> Graph: shape, dtype and range (TensorSpec) of every edge, node by node.
 
-A node whose inputs are unknown because of an earlier error is skipped without a message. Equal layers with equal inputs
-are run once, so that the copies of a `repeat` cost as much as one.
-"""
+An error does not stop it: a node whose inputs are unknown because of an earlier error is skipped without a message.
+Equal layers with equal inputs are run once, so that all copies of a `repeat` cost as much as one."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True, slots=True)
 class WireOrigin:
-    """Node or field that a wire comes from, for messages."""
+    """Node or field that a wire (a value in the model graph) comes from, for messages."""
 
     name: str
     span: Span
@@ -56,8 +54,8 @@ class WireOrigin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """Property of a node that the plan must report, such as that it draws random numbers. `habits`: for a plugin's
-    layer. `shape`: that of its first input."""
+    """Property of a node that the plan must report, such as that it draws random numbers. `habits`: the behaviour of a
+    plugin's layer. `shape`: the shape of the node's first input."""
 
     path: str
     kind: Literal["random", "mixes_samples", "statistics", "plugin"]
@@ -70,7 +68,8 @@ class NodeFact:
 
 @dataclass(slots=True)
 class _Scope:
-    """State while a scope (the model or a block) is inferred: what is known of its wires, and the finished nodes."""
+    """State of the inference of one scope (the model or a block): specs and sample values of its wires, and the
+    finished nodes."""
 
     scope: Scope
     known: dict[Edge, TensorSpec | None]
@@ -85,19 +84,19 @@ class _Scope:
         return self.seen.get(edge) if ":" in edge else self.sight(edge)
 
     def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, ObservedValues] | None:
-        """Return the values at a node's inputs on sample rows; None if one of them is not computed from fields
-        alone."""
+        """Return the values of a node's inputs on sample rows; None if an input is not computed from fields alone."""
         if any(":" in edge and edge not in self.seen for edge in inputs.values()):
             return None
         found = {port: seen for port, edge in inputs.items() if (seen := self.see(edge)) is not None}
         return found if len(found) == len(inputs) else None
 
     def connections(self, node: ModelNode) -> dict[str, Edge]:
-        """Return a node's inputs that are connected. (An optional input of a block may be open.)"""
+        """Return the edges that are connected to a node's inputs, by input. (An optional input of a block may have
+        none.)"""
         return {port: wire for port, wire in node.inputs.items() if wire in self.known}
 
     def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
-        """Return shape and dtype of a node's inputs; None if one is unknown."""
+        """Return shape and dtype of a node's inputs; None if one of them is unknown."""
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
@@ -105,8 +104,8 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return the input specs that a node's module is built for. They differ from the node's own if the block around
-        it is called again."""
+        """Return the input specs for which the module of node `name` was built. If the block around it is called again,
+        they are those of the block's first call."""
         node = self.done[name] if self.like is None else self.like.node(name)
         assert node is not None
         specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
@@ -120,7 +119,7 @@ class _Scope:
 
 
 class Inference:
-    """Shape inference of a model, with its diagnostics, parameters and facts."""
+    """Shape inference of a model. It collects diagnostics, the shapes of parameters, and facts about nodes."""
 
     def __init__(
         self,
@@ -130,9 +129,8 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         model: Scope | None = None,
     ) -> None:
-        """`rules`: the parameter rules; those with an adapter change the layers. `model`: the whole model, which
-        tells the names in folders of adapters.
-        """
+        """Set up an inference. `rules`: the parameter rules; those with an adapter change layers. `model`: the scope of
+        the whole model, for the names in folders of published adapters."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
@@ -155,11 +153,10 @@ class Inference:
         sight: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
         """Return the graph of a scope (None if something in it is unknown), the specs of its outputs, and a function
-        from a wire to its values on sample rows.
+        (edge) -> values on sample rows.
 
-        `inputs` may lack an optional input that is open. `like`: the graph of a block that is called again, whose sizes
-        are kept. `sight` returns the values of inputs on sample rows.
-        """
+        `inputs` lacks the optional inputs that are not connected. `like`: if the scope is a block that is called again,
+        the graph of its first call, whose layer sizes are used. `sight`: function (input) -> values on sample rows."""
         state = _Scope(scope, dict(inputs), dict(origins), like, sight)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
@@ -171,12 +168,13 @@ class Inference:
         return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
     def _report(self, diagnostic: Diagnostic) -> None:
-        """Add a diagnostic, unless one with its code and place exists: copies of a block have the same errors."""
+        """Add a diagnostic unless one with the same code and place exists: all copies of a block have the same
+        errors."""
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
     def _relate(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
-        """Return the nodes or fields that the inputs come from, as further places of a message."""
+        """Return the places of the nodes or fields that the inputs come from, for a message to show."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
@@ -319,7 +317,8 @@ class Inference:
         return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Infer a block, even if an input is unknown: nodes that do not depend on it are still checked."""
+        """Infer the nodes of a block even if one of its inputs is unknown: nodes that do not depend on this input are
+        checked."""
         inputs = state.connections(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
@@ -335,8 +334,7 @@ class Inference:
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
     def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
-        """Infer a second call of a node's module, with other inputs; the module keeps the sizes that it was built
-        with."""
+        """Infer a second call of a module with other inputs. The module keeps the sizes for which it was built."""
         target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
             if node.target not in state.done:  # otherwise it comes first
@@ -363,7 +361,7 @@ class Inference:
 
 
 def _counts(spec: TensorSpec) -> bool:
-    """Return whether a tensor's values may be indices: integers."""
+    """Return whether the values of a tensor may be indices: its dtype is an integer type."""
     return not spec.is_floating and spec.dtype != "bool"
 
 
@@ -384,8 +382,8 @@ def _join(path: str, inner: str) -> str:
 
 
 def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with the name of the block's param in place of the field inside the block that gets its
-    value."""
+    """Return the error with names that the user wrote: a field inside a block that gets its value from a param of the
+    block is replaced by this param."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error
@@ -400,7 +398,7 @@ def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeEr
 
 
 def _place(node: LayerNode, shape_error: ShapeError) -> Span:
-    """Return the place of the value that an error is about: the reference of an input, or a field."""
+    """Return the place in the recipe that an error is about: where an input is named, or the key of a field."""
     if shape_error.field is not None:
         parts = shape_error.field.split(".")
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))

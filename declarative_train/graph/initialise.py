@@ -1,9 +1,8 @@
 """Initial values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
-So a parameter has the same initial value in every mode, on every stage, and whatever other nodes the graph has. A rank
-draws only its own part of a sharded parameter. The layer of a plugin is constructed whole, with a generator keyed by
-(seed, path), because only its code knows how its tensors depend on each other.
-"""
+So a parameter has the same initial value in every mode and on every pipeline stage, whatever other nodes the graph has.
+A rank draws only its own part of a sharded parameter. The layer of a plugin is constructed as a whole, with a generator
+seeded by (seed, path), because only its own code knows how its tensors depend on each other."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _DRAWN_AT_ONCE = 1 << 24  # elements
 
 
 class Start(Protocol):
-    """Parameter, as far as this module needs it: its name, the init component of the recipe, and its tie."""
+    """Interface of a parameter: its name, its init component and its tie."""
 
     @property
     def name(self) -> str: ...
@@ -46,9 +45,9 @@ class Start(Protocol):
 
 
 def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """Return the module of a plugin's layer with its initial values, on the current device. On meta the values are kept
-    on the module until `initialise` writes them, because constructing it twice may mean reading a pretrained model
-    twice. With `seed` None, no values are kept."""
+    """Return the module of a plugin's layer with its initial values, on torch's current default device. On meta, the
+    values are stored on the module until `initialise` writes them: a second construction could load a pretrained model
+    again. With `seed` None no values are kept."""
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
@@ -60,8 +59,8 @@ def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], see
 
 
 def _detach_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Replace parameters and buffers by meta tensors, shared as before; return the original tensors by all their
-    names."""
+    """Replace parameters and buffers by meta tensors; tensors that were the same object stay so. Return {name: original
+    tensor}, with every name of a shared tensor."""
     kept: dict[str, torch.Tensor] = {}
     empty: dict[torch.Tensor, torch.Tensor] = {}
     for path, part in module.named_modules():
@@ -87,8 +86,9 @@ def initialise(
     *,
     replaced: Container[str] = (),
 ) -> None:
-    """Set the values of parameters and buffers of `module`. `graph` may be that of the whole model while `module` is
-    one stage. Of a DTensor, the local part is set. `replaced`: names of parameters that get their values elsewhere."""
+    """Write the initial values of the parameters and buffers of `module`; of a DTensor, the local part. `graph` may be
+    the graph of the whole model if `module` is one pipeline stage. `replaced`: names of parameters that are skipped,
+    since they get their values elsewhere."""
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
@@ -116,7 +116,7 @@ def initialise(
 
 
 def _put_back(part: nn.Module) -> None:
-    """Write the values that were kept when the module was built on meta."""
+    """Write the values that `build_plugin_layer` stored on a module built on meta."""
     kept = part.__dict__.pop(_KEPT, {})
     if kept:
         places = {
@@ -136,14 +136,14 @@ def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def inner_parts(module: nn.Module) -> set[int]:
-    """Return the ids of the modules inside models of libraries (transformers, timm), which have their own rules."""
+    """Return the ids of the modules inside library models (transformers, timm), which initialise themselves."""
     libraries = [part for part in module.modules() if getattr(part, "is_library", False)]
     return {id(inner) for part in libraries for inner in part.modules() if inner is not part}
 
 
 def has_module(module: nn.Module, path: str) -> bool:
-    """Return whether there is a module at `path`; there is none for an expression, or if another pipeline stage has
-    it."""
+    """Return whether a module exists at `path`. It does not for an expression, or for a node of another pipeline
+    stage."""
     try:
         module.get_submodule(path)
     except AttributeError:
@@ -152,7 +152,7 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value of a plugin's parameter, by constructing its layer."""
+    """Return the initial value of a plugin layer's parameter, by constructing the layer."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -162,7 +162,7 @@ def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
 
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
-    """Yield (path, layer, specs that it is built for) for every layer."""
+    """Yield (path, layer, specs of the inputs for which it is built) for every layer of the graph."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
@@ -173,7 +173,8 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init of a parameter for which the recipe sets none, in a form that can be used for any parameter."""
+    """Return the init that a layer uses for one of its parameters if the recipe sets none. The result can be used for
+    any parameter."""
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
@@ -188,7 +189,7 @@ def _rule_of(name: str, layers: Layers) -> Init:
 
 
 def _ways(name: str) -> Iterator[str]:
-    """Yield the paths that a parameter's name begins with, the longest first."""
+    """Yield all paths with which a parameter's name begins, the longest first: `a.b`, then `a` for `a.b.weight`."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
@@ -209,7 +210,8 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
-    """Set this rank's part of a parameter: rows block by block, columns by drawing a few whole rows at a time."""
+    """Draw this rank's part of a parameter: whole blocks of rows at once; if columns are divided, a few whole rows at a
+    time."""
     shape = cut.whole_shape(parameter.shape)
     for values, first in blocks_of(parameter, cut):
         if cut.cut.dim == 0:
@@ -224,7 +226,8 @@ def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: R
 
 
 def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (view, place in the whole parameter) for each block of a parameter that this rank holds."""
+    """Yield (view of the tensor, offset of this view in the whole parameter) for each block of a parameter on this
+    rank."""
     rows = local_rows(tensor)
     assert rows is not None
     for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):
@@ -233,14 +236,15 @@ def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor
 
 
 class LocalRows(NamedTuple):
-    """Part of a tensor that this rank holds: the rows from `first` on."""
+    """Part of a tensor on this rank: the local tensor `rows`, which begins at row `first` of the whole tensor."""
 
     values: torch.Tensor
     first: int
 
 
 def local_rows(tensor: torch.Tensor) -> LocalRows | None:
-    """Return the rows of a tensor that this rank holds; None if a DTensor is not sharded by rows."""
+    """Return the rows of a tensor that are on this rank; None if the tensor is a DTensor that is not sharded by
+    rows."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return LocalRows(tensor, 0)
@@ -256,7 +260,7 @@ def local_rows(tensor: torch.Tensor) -> LocalRows | None:
 
 
 def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copy the whole value into a tensor, or this rank's part of it into a sharded one."""
+    """Copy the value `whole` into a tensor; into a sharded tensor, only the part of this rank."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         tensor.copy_(whole)

@@ -1,9 +1,8 @@
-"""Inspection of a plugin's layer by running it on made-up samples: does it draw random numbers, mix samples, change its
-inputs?
+"""Inspection of a plugin's layer: it is run on made-up samples, to see whether it draws random numbers, mixes samples
+or changes its inputs.
 
-dtrain's own layers declare this, and tests check it; a plugin may only declare that it mixes samples. What cannot be
-run here (too large for the CPU, or it fails on such numbers) stays unknown.
-"""
+dtrain's own layers declare these properties, and tests check them; a plugin can declare only that it mixes samples.
+Everything stays unknown for a layer that is too large for the CPU or fails on the made-up samples."""
 
 from __future__ import annotations
 
@@ -32,11 +31,10 @@ class Habits:
     """Behaviour of a layer that its signature does not show.
 
     draws          it draws random numbers in training; None: unknown
-    mixes          when the result of a sample depends on the other samples of its batch
+    mixes          phase (training, evaluation) in which a sample's result depends on other samples of the batch
     batch_norms    names of torch's batch normalisations in it
     changed        positions of the inputs that it writes into
-    unregistered   names of tensors that are neither parameters nor buffers
-    """
+    unregistered   names of tensors in it that are neither parameters nor buffers"""
 
     draws: bool | None
     mixes: tuple[When, ...]
@@ -50,9 +48,9 @@ MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unr
 
 
 def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
-    """Return the behaviour of `module`, which was built for this on `device`. `inputs`: specs in the order of
-    `forward`, None for an open input. `mixes_in_training`: the plugin declares that it mixes samples, so that is
-    reported whatever the trial shows."""
+    """Run `module` on `device` and return its behaviour; the module is not used afterwards. `inputs`: specs in the
+    order of `forward`, None for an input that is not connected. `mixes_in_training`: the plugin declares that it mixes
+    samples, so this is returned whatever the samples show."""
     unregistered = tuple(_find_unregistered(module))  # before a forward, which may leave caches
     draws: bool | None = None
     mixes: list[When] = []
@@ -78,7 +76,7 @@ def _or_none(run: Callable[[], Any]) -> Any:
 
 
 class _Trial:
-    """Layer in training or evaluation mode, which is run on made-up samples."""
+    """Layer in training or evaluation mode, with made-up samples to run it on."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"
@@ -86,7 +84,8 @@ class _Trial:
         self._base = _samples(inputs, seed=1)
 
     def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """Return the floating-point outputs. Random generators and running statistics are the same in each call."""
+        """Return the floating-point outputs for `samples`. Random generators and running statistics are reset before
+        each call."""
         for name, item in self._module.named_buffers():
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)
@@ -111,8 +110,8 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Return whether the result of a sample depends on the other samples, their number, or its position in the
-        batch."""
+        """Return whether the result for a sample depends on the other samples, on their number, or on the sample's
+        position in the batch."""
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):
@@ -132,7 +131,7 @@ def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
 
 
 def _make_input(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Return made-up samples: floats from 0 to 1, integers within a known range, else zeros."""
+    """Return a made-up input: floats from 0 to 1, integers within their known range, otherwise zeros."""
     shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
     if spec.is_floating:
         return torch.rand(shape, generator=generator).to(dtype)
@@ -158,8 +157,8 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Return the positions of the floating-point inputs that a forward writes into. (Autograd raises an error if
-    something writes into a tensor that requires a gradient.)"""
+    """Return the positions of the floating-point inputs that the forward writes into. (Autograd raises an error for a
+    write into a tensor that requires a gradient.)"""
     found: set[int] = set()
     floating = [at for at, spec in enumerate(inputs) if spec is not None and spec.is_floating]
     for at, is_training in product(floating, (False, True)):

@@ -1,4 +1,5 @@
-"""Lowering: recipe -> the graph of nodes on fields alone, the graph of the model, and checked losses and metrics."""
+"""Lowering: recipe -> the graph of the nodes that use fields alone, the graph of the model, and checked losses and
+metrics."""
 
 from __future__ import annotations
 
@@ -23,15 +24,14 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Lowered recipe. `batch_graph`: the nodes that are computed from fields alone; `graph`: the model.
+    """Result of lowering a recipe. `batch_graph`: the nodes that are computed from fields alone; `graph`: the model.
 
-    sources      name of a tensor in the objective -> its name in the batch or among the model's outputs
-    specs        shape and dtype of each tensor, by the same names
+    sources      name of a tensor that a loss or metric reads -> its name in the batch or among the model's outputs
+    specs        shape and dtype of each of these tensors, by its name in the objective
     parameters   shapes by name, in the order of the graph
-    maps         linear maps, which may have adapters: (out, in) by path
+    maps         linear maps, which may have adapters: path -> (out, in)
     tables       weights that can be stored in fewer bits: those of linear maps and embeddings
-    facts        nodes of the model that draw random numbers or mix samples
-    """
+    facts        nodes of the model that draw random numbers or mix samples"""
 
     batch_graph: Graph
     graph: Graph
@@ -47,7 +47,7 @@ class Lowered:
 
     @property
     def heads(self) -> frozenset[str]:
-        """Paths of the linear layers before losses with `chunks`, which are computed twice."""
+        """Paths of the linear layers before losses with `chunks`; the backward computes their forward a second time."""
         chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
         return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)
 
@@ -55,12 +55,11 @@ class Lowered:
 def lower(
     recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
 ) -> tuple[Lowered | None, list[Diagnostic]]:
-    """Return the lowered recipe, or None and errors. `fields`: shape and dtype of each field. `sample`: real rows, on
-    which nodes that depend on fields alone are computed.
+    """Return (lowered recipe or None, diagnostics). `fields`: shape and dtype of each field. `sample`: real rows, on
+    which nodes that depend on fields alone are evaluated.
 
-    In the graph float32 stands for the precision of the run: with `precision: fp64` a float64 field is float32 here,
-    and ranks convert fields and model to float64.
-    """
+    In the graph float32 stands for the precision of the run. With `precision: fp64` a float64 field is float32 in the
+    graph, and ranks convert fields and model to float64."""
     precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}
@@ -131,7 +130,8 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name in the batch of a wire: a field's own, or that of an output of the batch graph."""
+    """Return the name under which the batch holds a wire (a value in the model graph): the name of the field, or of an
+    output of `batch_graph`."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 
@@ -147,7 +147,8 @@ def _find_learned(model: Graph, parameters: Collection[str]) -> set[str]:
 
 
 def _modules(graph: Graph) -> Iterator[str]:
-    """Yield the paths of nodes that have a module: layers and blocks, not expressions or second calls."""
+    """Yield the paths of the nodes that have a module of their own: layers and blocks; not expressions or second
+    calls."""
     for node in graph.nodes:
         if node.kind in ("layer", "block"):
             yield node.name

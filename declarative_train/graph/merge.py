@@ -1,4 +1,4 @@
-"""Merging of adapters (LoRA) into the weights that they adapt, which gives an equal model without adapters."""
+"""Merging of adapters (LoRA) into the weights of their linear maps. The result is an equal model without adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def adapters_of(graph: Graph, prefix: str = "") -> dict[str, Adapter]:
-    """Return the adapters by the path of the linear map that they adapt, in the order of the graph."""
+    """Return {path of a linear map: its adapter}, in the order of the graph."""
     return dict(_adapters(graph, prefix))
 
 
@@ -45,8 +45,9 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function that reads tensors of `without_adapters(graph)`; `read` reads those of `graph`. A weight is
-    merged when it is read, in float64, and returned in its own dtype. The adapters' tensors are read now."""
+    """Return a function (name) -> tensor of the graph without adapters (`without_adapters`). `read` returns the tensors
+    of `graph`. A weight is merged when it is read, in float64, and returned in its own dtype; the adapters' tensors are
+    read immediately."""
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

@@ -1,9 +1,8 @@
-"""Names of nodes that are also names of attributes of torch's modules, such as `train`, `forward`, `parameters`.
+"""Names of nodes that are also attributes of torch's modules, such as `train`, `forward`, `parameters`.
 
-A node of such a name is registered under it like any other, so that parameters and checkpoints have the recipe's names.
-The code that torch generates reaches the node by another attribute, which no recipe can use, and torch's method stays
-unchanged.
-"""
+Such a node is registered under its own name, so that parameters and checkpoints have the recipe's names. The code that
+torch.fx generates calls the node by another attribute, which cannot occur in a recipe, and torch's method stays
+intact."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ def _of_torch(is_sharded: bool) -> frozenset[str]:
 
 
 def is_of_torch(name: str, is_sharded: bool = False) -> bool:
-    """Return whether torch's modules have an attribute of this name; for a copy such as `half.0`, the first part
-    counts."""
+    """Return whether torch's modules have an attribute with this name; of a dotted name such as `half.0`, the first
+    part is tested."""
     return name.partition(".")[0] in _of_torch(is_sharded)
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute under which generated code calls a node."""
+    """Return the attribute by which generated code calls the node `name`; usually `name` itself."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 
 def name_of(attribute: str) -> str:
-    """Return the name of the node that an attribute calls."""
+    """Return the node's name for an attribute: the inverse of `attribute`."""
     return attribute.removeprefix(_BEFORE)
 
 
@@ -50,15 +49,17 @@ def graph_module(
     added: Iterable[str] = (),
     is_sharded: bool = False,
 ) -> fx.GraphModule:
-    """Return a GraphModule of `modules` (name of node -> module); `lines` call them by their `attribute`. `added`:
-    nodes whose parameters are inserted later. `is_sharded`: the module is for `fully_shard`."""
+    """Return a GraphModule of `modules` (name of node -> module). `lines`: the fx code, which calls them by
+    `attribute(name)`. `added`: nodes whose parameters are inserted later. `is_sharded`: `fully_shard` will be applied
+    to the module."""
     is_named = any(is_of_torch(name, is_sharded) for name in (*modules, *added))
     is_named = is_named or any(isinstance(each, Named) for each in modules.values())
     return (Named if is_named else fx.GraphModule)(_root(modules, is_sharded), lines, class_name=class_name)
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return the same layers under plain attributes, for tools that look modules up by attribute (torch.export)."""
+    """Return a copy of the module whose children are plain attributes, for tools that look children up by attribute
+    (torch.export)."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}
@@ -72,13 +73,13 @@ def for_tools(module: nn.Module) -> nn.Module:
 
 
 def put(holder: nn.Module, path: str, module: nn.Module) -> None:
-    """Register a module at a path; containers that do not exist become bare modules."""
+    """Register a module at a dotted path; missing containers on the way are created as bare modules."""
     containers, _, last = path.rpartition(".")
     container(holder, containers)._modules[last] = module
 
 
 def container(holder: nn.Module, path: str) -> nn.Module:
-    """Return the module at a path; containers that do not exist become bare modules."""
+    """Return the module at a dotted path; missing containers on the way are created as bare modules."""
     for name in path.split(".") if path else ():
         if name not in holder._modules:
             holder._modules[name] = nn.Module()
@@ -89,8 +90,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module with the others under the attributes that call them. A GraphModule takes them from it in the
-    graph's order, which becomes that of `named_parameters`; from a mapping it would sort them by depth."""
+    """Return a module that has each of `modules` as an attribute. fx copies them from it in the graph's order, which
+    `named_parameters` then follows; from a mapping, fx would sort them by depth."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)
@@ -98,7 +99,7 @@ def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
 
 
 class ByName(nn.Module):
-    """Module whose children may have names of torch's attributes."""
+    """Module whose children may have the names of attributes of torch's modules."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_BEFORE) and (found := self.__dict__["_modules"].get(name_of(name))) is not None:
@@ -114,7 +115,7 @@ class ByName(nn.Module):
             object.__setattr__(self, name, value)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """Return a submodule by its name, or by the attribute that calls it."""
+        """Return a submodule. Each part of the dotted `target` is a name or the attribute that replaces it."""
         module: nn.Module = self
         for part in target.split(".") if target else ():
             found = module._modules.get(name_of(part))
@@ -125,7 +126,7 @@ class ByName(nn.Module):
 
 
 class Named(ByName, fx.GraphModule):
-    """GraphModule with a node, at any depth, whose name is an attribute of torch's modules."""
+    """GraphModule with a node, at any depth, whose name is also an attribute of torch's modules."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)
@@ -134,7 +135,7 @@ class Named(ByName, fx.GraphModule):
         self._modules.update(found)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Named:
-        """Copy the module; torch's own method looks children up by attribute."""
+        """Copy the module. torch's own method fails here, because it looks children up by attribute."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))

@@ -1,4 +1,4 @@
-"""Division of a model's graph: the nodes that are computed from fields alone, and the stages of a pipeline."""
+"""Division of a graph: into the nodes that are computed from fields alone and the model, and into pipeline stages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Return the graph of nodes on fields alone, and that of the model. `graph.outputs`: everything that losses and
-    metrics read, fields included. `bound_to_model`: paths of parameters, and of layers that draw random numbers or mix
-    samples."""
+    """Split a graph. Return the graph of the nodes that are computed from fields alone, and the graph of the model.
+    `graph.outputs` must be all values that losses and metrics read, fields included. `bound_to_model`: paths that
+    belong to the model in any case: parameters, and layers that draw random numbers or mix samples."""
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
@@ -50,7 +50,7 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of some of the nodes, whose inputs are the fields and batch entries (`made`) that these read."""
+    """Return a graph of `nodes` with the inputs that they need: fields, and entries of the batch (`made`)."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -59,12 +59,12 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Graph of a pipeline stage.
+    """Graph of one pipeline stage.
 
-    `graph.inputs` are `wires_in`, the values from the stage before, and then `batch`, the entries of the batch;
-    `graph.outputs` are `wires_out` or, in the last stage, the outputs of the whole graph. A value has the same name in
-    both stages. `borrowed`: nodes of other stages that this one calls again, and the specs that they were built for.
-    """
+    `graph.inputs` are `wires_in`, the values from the previous stage, followed by `batch`, the entries of the batch.
+    `graph.outputs` are `wires_out`, the values for the next stage; in the last stage, the outputs of the whole graph. A
+    value has the same name in both stages. `borrowed`: nodes of other stages that this stage calls too, and the specs
+    for which they were built."""
 
     graph: Graph
     wires_in: tuple[str, ...]
@@ -74,7 +74,7 @@ class Stage:
 
 
 def wire_name(graph: Graph, edge: Edge) -> str:
-    """Return an edge as users write it: `lstm` for a node's first output, `lstm.hidden` for another."""
+    """Return an edge in the recipe's spelling: `lstm` for a node's first output, `lstm.hidden` for another."""
     name, _, output = edge.partition(":")
     if not output or output == next(iter(graph.node(name).outputs)):
         return name
@@ -82,8 +82,8 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph with each block that contains a unit replaced by its nodes. A block that is called again is
-    kept."""
+    """Return the graph in which each block that contains a unit is replaced by its nodes. A block that is called again
+    stays."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -102,13 +102,14 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return the edge in the outer graph for each edge of a block's graph. Open optional inputs have none."""
+    """Return {edge inside a block: edge of the graph around it}. Optional inputs that are not connected have no
+    entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return a node of a block as a node of the graph around it."""
+    """Return a node inside a block as a node of the graph around the block. `outside`: the result of `_outside`."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",
@@ -118,7 +119,8 @@ def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """Return the stages of a graph from `open_blocks`. `stages` divides the names of its nodes, in their order."""
+    """Return the stages of a graph that `open_blocks` returned. `stages`: the names of the nodes of each stage, in
+    order."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _last_use(graph, place, last)
@@ -131,7 +133,7 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """Return, for each edge, the last stage that reads it; outputs of the graph are read by the last stage."""
+    """Return {edge: the last stage that reads it}. Outputs of the graph count as read by the stage `last`."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -141,7 +143,7 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
 
 
 def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """Return the edges that are sent from stage `position` to the next, in the order of their nodes."""
+    """Return the edges that stage `position` sends to the next stage, in the order of the nodes that compute them."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

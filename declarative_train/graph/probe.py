@@ -1,10 +1,9 @@
-"""Output shapes of a layer or expression, found by running it: torch computes them.
+"""Output shapes of a layer or expression, found by running it.
 
-It is run with two odd batch sizes: the shapes must differ only in dimension 0, which must be the batch. (A symbolic
-batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.) Small ones run on real CPU tensors,
-because the first forward on the meta device imports `torch._dynamo` (0.9 s). Anything above the limits below runs on
-meta, without memory.
-"""
+It is run with two odd batch sizes; the output shapes must differ in dimension 0 only, which must be the batch. (A
+symbolic batch size fails in LSTMs and is silently specialised in `reshape`: torch-facts, section 6.) A small layer runs
+on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s). A layer above the
+limits below runs on meta, without memory."""
 
 from __future__ import annotations
 
@@ -50,17 +49,17 @@ _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.
 
 
 class RefusedError(Exception):
-    """Error: torch does not accept these inputs; the text is torch's message, in one line."""
+    """Error: torch does not accept the inputs. The text is torch's message, in one line."""
 
 
 class BatchMovedError(Exception):
-    """Error: dimension 0 of an output is not the batch, or another dimension depends on the batch size; the text says
+    """Error: dimension 0 of an output is not the batch, or another dimension depends on the batch size. The text says
     which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Result of running a layer. `parameters`: shapes by torch's name within the layer. `habits`: for a plugin's
+    """Result of running a layer. `parameters`: shapes by name within the layer. `habits`: the behaviour of a plugin's
     layer."""
 
     outputs: tuple[TensorSpec, ...]
@@ -75,8 +74,8 @@ class Probed:
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
-    """Run a layer and return the specs of its outputs. `built_for`: the inputs that its module is built for, which
-    differ from `inputs` if it is called again (`reuse`). Raises RefusedError and BatchMovedError."""
+    """Run a layer on `inputs` and return the specs of its outputs. `built_for`: the inputs for which the module is
+    built; they differ from `inputs` in a second call (`reuse`). Raises RefusedError and BatchMovedError."""
     if layer.is_library:
         return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):
@@ -99,8 +98,8 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Run a model of a library, whose code reads values of tensors, which meta tensors do not have: a small model in
-    memory, a larger one on tensors that only have a size and a device, as `torch.compile` traces it."""
+    """Run a model of a library (transformers, timm). Its code reads values of tensors, which meta tensors do not have:
+    a small model runs in memory, a large one on fake tensors."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)
@@ -120,7 +119,8 @@ def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 @contextmanager
 def without_memory(module: nn.Module) -> Iterator[None]:
-    """Make the module's meta tensors fake CPU tensors, in place; tensors made within the context are fake too."""
+    """Turn the module's meta tensors into fake CPU tensors, in place. Tensors that are created in the `with` block are
+    fake too."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
 
     with FakeTensorMode(allow_non_fake_inputs=True), EmptyGroupedProducts():  # type: ignore[no-untyped-call]
@@ -129,7 +129,8 @@ def without_memory(module: nn.Module) -> Iterator[None]:
 
 
 def move(module: nn.Module, device: torch.device) -> None:
-    """Replace the module's tensors by ones without values on `device`; a tensor with several names stays one tensor."""
+    """Replace the module's tensors by tensors without values on `device`; a tensor with several names stays one
+    tensor."""
     moved: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -152,8 +153,8 @@ def _in_memory(layer: Layer, inputs: Specs) -> nn.Module:
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the path of each linear map in a layer's module ("" for itself) and the shape of its weight. Left out: the
-    maps of adapters, and maps that share their weight with another part of the module, such as a tied head."""
+    """Return {path of a linear map within a layer's module ("" for the module itself): shape of its weight}. Left out
+    are the maps of adapters, and maps whose weight is shared with another part of the module, such as a tied head."""
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1
@@ -225,11 +226,12 @@ def _is_small(layer: Layer, inputs: Collection[TensorSpec]) -> bool:
 
 
 class _TooLargeError(Exception):
-    """Error: building this layer on the CPU would allocate more than SMALL_PARAMETERS."""
+    """Error: building this layer on the CPU would allocate more than SMALL_PARAMETERS elements."""
 
 
 class _AllocationCounting(TorchFunctionMode):
-    """Mode that counts the elements which `torch.empty` and similar functions would allocate, before they do."""
+    """Mode that adds up the elements that `torch.empty` and similar functions are asked for, and raises _TooLargeError
+    before they allocate too many."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +265,7 @@ def _build_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
 
 
 def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
-    """Return an input: ones for floats, so that nothing is divided by zero; zeros for integers, the least value of
+    """Return an input for a run: ones for floats, so that no division by zero occurs; for integers zeros, which are in
     every range."""
     dtype = getattr(torch, spec.dtype)
     value = 1.0 if spec.is_floating else 0
@@ -289,7 +291,7 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """Return the spec per sample of one output, from its values in the two runs."""
+    """Return the spec per sample of one output, from its tensors in the runs with the two batch sizes."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
@@ -311,7 +313,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return the spec with the range of values of a layer that has an equivalent expression."""
+    """Return the spec with a range of values, if the layer has an equivalent expression from which the range
+    follows."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
@@ -322,5 +325,6 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return the spec with the interval of the first input, for a layer that moves values and computes none."""
+    """Return the spec with the interval of `first`, the layer's first input. Only for layers that move values and
+    compute none."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

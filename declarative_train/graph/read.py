@@ -1,4 +1,4 @@
-"""Components from the data in a graph's nodes."""
+"""Conversion of the data in a graph's nodes to components."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from declarative_train.graph.graph import Node
 
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
-    """Return the layer of a node. `plugins`: files, whose text is read; the code of a plugin's layer runs when the
-    layer is built. Raises LookupError for a type that neither dtrain nor a plugin has, and the errors of reading a
-    plugin."""
+    """Return the layer of a node. `plugins`: paths of plugin files; a plugin's layer is found by the file's text, and
+    its code runs when the layer is built. Raises LookupError for a type that neither dtrain nor a plugin has, and
+    errors of reading a plugin file."""
     return _read(json.dumps(component, sort_keys=True), tuple(plugins))
 
 
@@ -31,7 +31,7 @@ def _read(component: str, plugins: tuple[str, ...]) -> Layer:
 
 
 def is_library(component: Mapping[str, object] | None) -> bool:
-    """Return whether a node is a whole model of a library (transformers, timm)."""
+    """Return whether a node's component is a whole model of a library (transformers, timm)."""
     layer = None if component is None else LAYERS.get(str(component["type"]))
     return layer is not None and layer.is_library
 
@@ -47,7 +47,7 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
 
 
 def term_of(node: Node) -> Term | None:
-    """Return what a node computes as an expression over its `inputs`; None for a layer that has no equivalent
+    """Return the expression that a node computes from its `inputs`; None for a layer that has no equivalent
     expression."""
     if node.expression is not None:
         return parse(node.expression).root
@@ -56,7 +56,8 @@ def term_of(node: Node) -> Term | None:
 
 
 def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """Return the names of the connected inputs in the order of `forward`'s arguments; None for an open optional one."""
+    """Return the names of the connected inputs in the order of `forward`'s arguments; None for an input that is not
+    connected."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

@@ -1,8 +1,8 @@
-"""Search for target leakage: a column that the model reads and that determines the target.
+"""Search for target leakage: a column that the model reads and from which the target follows.
 
-Columns of classes are equivalent if each value of one goes with one value of the other; columns of numbers, if one is a
-multiple of the other, up to a constant. The first training rows are compared; if they agree, the whole sample.
-"""
+Two columns of classes are equivalent if each value of one occurs with exactly one value of the other; two columns of
+numbers if one is a multiple of the other plus a constant. The first training rows are compared; if they agree, all rows
+of the sample."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Division of tokens between the layers that the ranks of `tensor` divide (`sequence: true`).
+"""Sequence parallelism: division of tokens between the layers that the ranks of `tensor` divide (`sequence: true`).
 
-Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: outputs of divided layers are
-not summed on all ranks, but scattered, so that each rank has the sums of its own tokens; norms and sums of residuals
-work on these; the next divided layer gathers them. The tokens of an edge (T, D) are divided unless a node that makes or
-reads it needs all of them, or it leaves its pipeline stage.
-"""
+Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: the outputs of divided layers
+are not summed on all ranks but scattered, so that each rank has the sums of its own tokens; norms and residual sums
+work on these; the next divided layer gathers them. The token dimension of an edge of shape (T, D) is divided, unless a
+node that computes or reads the edge needs all tokens, or the edge leaves its pipeline stage."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """State of the tokens that a layer reads, and of those that it writes. `is_each`: it computes each token by
-    itself."""
+    """Tokens around a layer: whether it `reads` and `writes` all tokens or only those of its rank. `is_each`: it
+    computes each token separately."""
 
     reads: State
     writes: State
@@ -38,8 +37,8 @@ class TokenCut:
 def divide_tokens(
     graph: Graph, roles: Mapping[str, Role], size: int, stage_of: Callable[[str], int | None]
 ) -> dict[str, TokenCut]:
-    """Return how each layer of a graph without blocks reads and writes tokens, unless both are whole. `roles`: the work
-    of each node, by name."""
+    """Return {layer: TokenCut} for the layers that read or write divided tokens. `graph` has no blocks. `roles`: what
+    each node does with tokens, by name."""
     specs = graph.specs()
     made_by = {f"{node.name}:{output}": node for node in graph.nodes for output in node.outputs}
     readers: dict[Edge, list[str]] = {edge: [] for edge in specs}
@@ -83,7 +82,8 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of a node whose tokens must be whole, if those of the other edges are `divided`."""
+    """Return the edges of a node that need all tokens on every rank. `divided`: the edges that are divided as far as
+    known."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

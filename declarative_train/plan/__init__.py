@@ -1,7 +1,7 @@
-"""The Plan: every decision of a run as data. It can be saved as JSON, and a saved plan is checked for changed files.
+"""The Plan: every decision of a run as data. It can be saved as JSON; before a saved plan is run, the files that it was
+made from are compared with their fingerprints.
 
-Names are imported on first use: ranks need the Plan class alone, without the compiler.
-"""
+Names are imported on first use, since ranks need the Plan class but not the compiler."""
 
 from __future__ import annotations
 

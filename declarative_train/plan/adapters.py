@@ -1,9 +1,8 @@
-"""Adapters (LoRA): the settings of a model's parameters that follow from them, and checks of the adapters.
+"""Settings of the parameters of a model with adapters (LoRA), and checks of the adapters.
 
-A model with adapters is frozen, except the adapters and parameters that the recipe sets to `frozen: false`. The
-adapter's own keys decide how its parameters start and train: a selector such as `gpt.*` does not change them, one that
-names them (`*.lora_B`) does.
-"""
+In such a model only the adapters and the parameters that the recipe sets to `frozen: false` are trained. The keys of
+the adapter decide how its parameters start and train: a selector such as `gpt.*` does not change them, a selector that
+names them (`*.lora_B`) does."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return the settings of each parameter: those of the recipe, and, if there are adapters, everything else
-    frozen."""
+    """Return {parameter: its settings}: those of the recipe; if there are adapters, all parameters without `frozen:
+    false` and outside the adapters are frozen."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -60,7 +59,7 @@ def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
     """Report adapters whose selector matches no linear map (a weight with one input and one output dimension), and
-    weights that cannot be adapted. `given`: the adapters that exist, by the name of their linear map."""
+    weights that cannot be adapted. `given`: the existing adapters, by the name of the linear map's weight."""
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -88,7 +87,8 @@ def check_adapters(
 
 
 def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
-    """Yield the paths of library models with published weights; missing weights are reported by the node itself."""
+    """Yield the paths of library models (transformers, timm) with published weights. If these weights are missing, the
+    check of the node reports it."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             yield from _find_pretrained_nodes(node.scope)
@@ -102,9 +102,9 @@ def check_base(
     settings: Mapping[str, ParameterSettings],
     is_random: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
-    """Warn about frozen parameters that keep random initial values: nothing would ever train them. `is_random`: returns
-    whether the rule of a parameter's layer draws numbers. Recipes with plugins are skipped, since a plugin may set
-    values anywhere."""
+    """Warn about frozen parameters with random initial values, which are never trained. `is_random`: function
+    (parameter) -> whether its layer draws the values. With plugins there is no warning, since a plugin may set any
+    value."""
     if recipe.plugins:
         return
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
@@ -130,8 +130,9 @@ def check_base(
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether weights for the part of the model below `prefix` fill a parameter. A tied parameter has several
-    `names`; if `exclude` selects one of them, none is filled."""
+    """Return whether weights from a file, for the part of the model below `prefix`, fill a parameter. `names`: the
+    parameter's names, several if it is tied. `exclude`: selectors of parameters that are not filled; one matching name
+    is enough."""
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

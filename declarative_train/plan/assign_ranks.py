@@ -20,8 +20,9 @@ from declarative_train.recipe.recipe import Recipe
 def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return the layout of the plan, or None and errors if the model cannot be cut into pipeline stages. In a pipeline,
-    gradient accumulation becomes more microbatches of one schedule: one reduction, and less idle time."""
+    """Return (layout or None, diagnostics). The layout is None if the model cannot be cut into pipeline stages. With a
+    pipeline, the accumulation steps become more microbatches of one schedule, which needs one gradient reduction and
+    leaves ranks idle for less time."""
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"

@@ -1,10 +1,9 @@
-"""Memory format of images: `training.channels_last`, and how its value `auto` is decided for a device.
+"""Memory format of images: `training.channels_last`, and the decision of its value `auto` for a device.
 
-On the CPU, measurements decide (docs/performance.md): operations after a convolution are faster with channels last,
-except norms over groups of channels. On GPUs, convolutions in half precision always compute with channels last: a model
-in the usual order pays by reordering the inputs and outputs of convolutions, a model with channels last pays at norms
-whose kernels need the usual order. `auto` takes the format that reorders fewer elements.
-"""
+On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
+last, except group norms. On GPUs, convolutions in half precision always compute with channels last: with the default
+format, their inputs and outputs are reordered; with channels last, the inputs and outputs of norms whose kernels need
+the default format are. `auto` chooses the format that reorders fewer elements."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Elements per sample that are copied to the other memory format in one direction: `by_convolutions`, inputs and
-    outputs of convolutions; `by_norms`, inputs and outputs of norms that need the usual order. `is_slower`: one of the
-    norms is over groups of channels."""
+    """Elements per sample that are copied to the other memory format in one direction. `by_convolutions`: inputs and
+    outputs of convolutions; `by_norms`: inputs and outputs of norms that need the default format. `is_slower`: there is
+    a group norm, which is slower with channels last."""
 
     by_convolutions: int = 0
     by_norms: int = 0
@@ -47,12 +46,12 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return the elements per sample that a graph may reorder, summed over its nodes."""
+    """Return the ReorderedElements of a whole graph, summed over its nodes."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Return the elements per sample that each node of a graph may reorder, by the node's name."""
+    """Return {node: ReorderedElements} of a graph."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node
@@ -81,7 +80,7 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Everything but the device that decides the memory format of a run."""
+    """Properties of a run, other than the device, that decide its memory format."""
 
     word: Word
     reordered: ReorderedElements
@@ -93,8 +92,8 @@ class ImageLayout:
         return self.reordered.by_convolutions > 0
 
     def decide(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
-        """Return whether a model uses channels last on a device, and the reason in words. `device` is cpu, cuda or mps.
-        `is_plain`: every rank holds the whole model."""
+        """Return (whether the model uses channels last on `device`, the reason in words). `device`: cpu, cuda or mps.
+        `is_plain`: every rank has the whole model."""
         if not self.has_convolutions:
             return False, "the model has no convolution over images"
         if not is_plain:
@@ -114,8 +113,8 @@ class ImageLayout:
         return True, f"convolutions in {self.precision} compute so, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
-        """Return the elements per sample that a GPU reorders in the forward of a node. `is_last`: the model uses
-        channels last."""
+        """Return the number of elements per sample that a GPU reorders in the forward of a node. `is_last`: the model
+        uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:
@@ -137,8 +136,8 @@ def uses_channels_last(plan: Plan, device: str) -> bool:
 
 
 def describe_layout(plan: Plan) -> str | None:
-    """Return the memory format and its reason, for every device that the ranks may have; None for a model without
-    images."""
+    """Return a text with the memory format and its reason for each device that the ranks may have; None for a model
+    without images."""
     images, layout = image_layout(plan), plan.layout
     if not images.has_convolutions:
         return None

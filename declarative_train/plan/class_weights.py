@@ -1,4 +1,4 @@
-"""Class weights `balanced` of a loss: the classes are counted over the training rows when the recipe is compiled."""
+"""Class weights `balanced` of a loss: the classes are counted over the training rows while the recipe is compiled."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
-    """Return the loss terms with `balanced` replaced by numbers, and errors for targets whose classes cannot be
-    counted."""
+    """Return (the loss terms with `balanced` replaced by weights, errors for targets whose classes cannot be
+    counted)."""
     terms, diagnostics = [], []
     for term in lowered.terms:
         if not term.component.needs_balance:
@@ -42,8 +42,8 @@ def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tup
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """Yield the values of one batch entry for all training samples, in chunks. Random draws are those of the first
-    epoch."""
+    """Yield the values of one entry of the batch for all training samples, some samples at a time. Random numbers are
+    those of the first epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return

@@ -1,9 +1,8 @@
 """JSON form of a plan, which keeps every number exactly, and the two hashes of a plan.
 
-A plan of another version is rejected. `fingerprint` covers what decides the numbers of a run: model, data, objective,
-optimizer, batch size, seed. It leaves out layout, logging and file locations, so that a checkpoint recognises its model
-on another layout or in another folder. `identity` covers the whole plan.
-"""
+A plan of another version is rejected. `fingerprint` is the hash of what decides the numbers of a run: model, data,
+objective, optimizer, batch size, seed. Layout, logging and file locations are not part of it, so that a checkpoint can
+be recognised on another layout and in another folder. `identity` is the hash of the whole plan."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _OF_PLUGINS = frozenset({PLUGIN})  # where their code is
 
 
 class PlanError(Exception):
-    """A text that is not a plan of this version; the message says why, in one line."""
+    """Error: a text is not a plan of this version. The message is the reason, in one line."""
 
 
 @cache
@@ -46,7 +45,8 @@ def adapter() -> TypeAdapter[Plan]:
 
 
 def to_json(plan: Plan) -> str:
-    """Return a plan as JSON text for reading and comparing: keys in the order of the classes, one value per line."""
+    """Return a plan as JSON text for reading and comparing: keys in the order of the dataclasses' fields, one value per
+    line."""
     return _as_text(to_data(plan))
 
 
@@ -56,8 +56,8 @@ def to_masked_json(plan: Plan) -> str:
 
 
 def to_saved_json(plan: Plan) -> str:
-    """Return a plan as JSON text that can be run: in place of secrets it names the environment variables that have
-    them."""
+    """Return a plan as JSON text that can be run. A secret whose value is in an environment variable is replaced by a
+    reference to this variable."""
     return _as_text(in_texts(with_names, to_data(plan)))
 
 
@@ -66,8 +66,8 @@ def _as_text(data: dict[str, object]) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan that can be run. Raises OSError. A plan must run without its recipe: a secret that is not in an
-    environment variable is written too, and then only the owner can read the file."""
+    """Write a plan to a file from which it can be run. Raises OSError. A secret that is not in an environment variable
+    is written too; then only the owner of the file can read it."""
     text = to_saved_json(plan)
     mode = 0o666 if masked(text) == text else 0o600
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
@@ -83,8 +83,8 @@ def to_data(plan: Plan) -> dict[str, object]:
 
 
 def from_json(text: str) -> Plan:
-    """Return the plan of a JSON text. Environment variables that it names are replaced by their values; unset ones stay
-    names. Raises PlanError."""
+    """Return the plan of a JSON text. References to environment variables are replaced by the variables' values; a
+    reference to an unset variable stays as it is. Raises PlanError."""
     try:
         found = parse_json(text)
     except ValueError as problem:
@@ -105,38 +105,39 @@ def from_json(text: str) -> Plan:
 
 
 def through_json(plan: Plan) -> Plan:
-    """Return the plan as saving and loading it would."""
+    """Return the plan as it is after saving and loading."""
     return adapter().validate_json(json.dumps(to_data(plan)))
 
 
 def sign(plan: Plan) -> Plan:
-    """Return the plan with its fingerprint and identity."""
+    """Return the plan with its two hashes, `fingerprint` and `identity`, filled in."""
     plan = replace(plan, fingerprint="", identity="")
     plan = replace(plan, fingerprint=_digest(deciding(plan)))
     return replace(plan, identity=_digest(in_texts(with_names, to_data(plan))))
 
 
 def unset_variables(plan: Plan) -> list[str]:
-    """Return the environment variables that a plan needs to run and that are not set."""
+    """Return the names of the environment variables that a plan refers to and that are not set."""
     data = to_data(plan)
     return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
 def unset_for_model(plan: Plan) -> list[str]:
-    """Return the environment variables that are not set and that the model or its fields need."""
+    """Return the names of unset environment variables to which the model or its fields refer."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether no value in a plan's JSON text was changed since it was saved: its identity still fits."""
+    """Return whether a plan's JSON text is unchanged since it was saved: the `identity` in it is the hash of its
+    values."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 
 
 def deciding(plan: Plan) -> dict[str, object]:
-    """Return the values of a plan that its fingerprint covers, as plain data."""
+    """Return the part of a plan that the fingerprint covers, as plain data."""
     data = to_data(plan)
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}

@@ -1,4 +1,4 @@
-"""Division of the positions of a batch over the ranks of the `context` axis."""
+"""Context parallelism in a plan: division of the positions of a batch over the ranks of the `context` axis."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from declarative_train.recipe.recipe import Recipe
 def divide_positions(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return the layout with the values whose positions the ranks of `context` divide, if it has this axis; None and an
-    error if the model or the objective mixes positions."""
+    """Return (layout, diagnostics). If the layout has a `context` axis, the tensors whose positions are divided are
+    added to it. The layout is None, with an error, if the model or the objective mixes positions."""
     if not layout.has("context"):
         return layout, []
     graph, size = lowered.graph, layout.size("context")
@@ -43,7 +43,7 @@ def divide_positions(
 
 
 def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
-    """Yield why losses and metrics need all positions of a row."""
+    """Yield reasons, as text, why a loss or metric needs all `length` positions of a row."""
     for term in lowered.terms:
         is_own = term.component.per_item and term.component.type in LOSSES
         class_dim = getattr(term.component, "class_dim", -1)

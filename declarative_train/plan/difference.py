@@ -1,5 +1,4 @@
-"""Differences between two plans: every value that decides the numbers of a run and changed, by the recipe's own
-keys."""
+"""Differences between two plans: every changed value that decides the numbers of a run, under the key of the recipe."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ class Change(NamedTuple):
 
 
 def changes(before: Plan, now: Plan) -> list[Change]:
-    """Return a sentence for each changed key, such as "`training.optimizer.lr` was 0.1 and is 0.2". Equal changes in
-    all copies of a `repeat` give one."""
+    """Return a Change for each changed key, with a sentence such as "`training.optimizer.lr` was 0.1 and is 0.2". The
+    same change in all copies of a `repeat` is returned once."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
@@ -73,7 +72,7 @@ def _below(key: str, above: set[str]) -> bool:
 
 
 def _without_copy_numbers(key: str) -> str:
-    """Return a key without the numbers of copies (`layers.3.width` -> `layers.width`)."""
+    """Return a dotted key without the numbers of copies: `layers.width` for `layers.3.width`."""
     return re.sub(r"\.\d+(?=\.|$)", "", key)
 
 
@@ -89,7 +88,8 @@ def _change(was: object, found: object) -> str:
 
 
 def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
-    """Return the deciding values of both plans. If the recipe's folder moved between them, paths are relative to it."""
+    """Return, for both plans, the values that decide the numbers of a run. If the recipe's folder was moved, paths in
+    both are relative to the folder."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = deciding(before), deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
@@ -107,8 +107,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return every deciding value by its dotted path. If the recipe counts epochs, the number of epochs is compared,
-    not the steps."""
+    """Return {dotted path: value} of all deciding values. If the recipe counts epochs, the number of epochs takes the
+    place of the number of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -117,8 +117,8 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (path, value) for everything in a nested structure. An item of a list that has a name is addressed by it;
-    other lists count as one value."""
+    """Yield (dotted path, value) for everything in a nested structure. The path of a list item that has a name contains
+    this name; a list without names is one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -130,7 +130,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
-    """Yield the paths of all items with a name: nodes, fields, sets, losses, metrics, parameters."""
+    """Yield the paths of the items with a name: nodes, fields, sets, losses, metrics, parameters."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entries(item, f"{path}.{key}" if path else str(key))
@@ -155,7 +155,7 @@ def _recipe_key(path: str) -> str:
 
 
 def _format_value(value: object) -> str:
-    """Return a value as it would be written in a recipe, shortened."""
+    """Return a value as text in the recipe's spelling, shortened if it is long."""
     if value is None:
         return "not set"
     if isinstance(value, float) and value.is_integer():

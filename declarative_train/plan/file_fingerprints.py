@@ -1,4 +1,4 @@
-"""Fingerprints of the files that a plan was made from, to notice that one of them changed."""
+"""Fingerprints of the files from which a plan was made: they show whether a file has changed since."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STANDARD_INPUT = "<stdin>"
 
 
 def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
-    """Return a record of each file that the recipe consists of: its own, its bases, those given by `--with`, plugins.
-    Blocks that come with the package are left out."""
+    """Return a record of each file of the recipe: the recipe itself, its bases, those given by `--with`, and plugins.
+    Blocks of the package are left out."""
     found = {
         _absolute(file.path): FileRecord(_absolute(file.path), len(file.text.encode()), file.sha256)
         for file in recipe.document.files
@@ -30,7 +30,7 @@ def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
 
 
 def staleness(plan: Plan) -> list[str]:
-    """Return a sentence for each file that changed after the plan was made; an empty list if none did."""
+    """Return a sentence for each file that has changed since the plan was made; [] if none has."""
     return [*_compare_recipes(plan.files), *_compare_data(plan.data.files)]
 
 

@@ -1,4 +1,4 @@
-"""Trial of the first training step on a few samples: it finds errors, and parameters that no loss depends on."""
+"""Trial of the first training step on a few samples. It finds errors, and parameters that no loss depends on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from declarative_train.recipe.recipe import Recipe
 def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Return the parameters, those that no loss depends on frozen, and the errors of the step."""
+    """Return (the parameters, with `frozen` set for those that no loss depends on; the diagnostics of the step)."""
     rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(
@@ -74,7 +74,8 @@ _ONE_SIDED = frozenset({"bce_with_logits", "cross_entropy", "kl_div"})
 
 
 def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained: set[str]) -> Iterator[Diagnostic]:
-    """Warn about targets that a loss trains. Losses that compare all samples of a batch train both sides by design."""
+    """Warn about a target that depends on trained parameters, unless the loss compares all samples of a batch: such a
+    loss trains input and target by design."""
     for term in lowered.terms:
         mixes = getattr(term.component, "over", None) is not None
         if term.name not in found.sides or term.edges.target is None or mixes:
@@ -86,7 +87,7 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the expressions on the way to a wire (the value that a node passes on) that stop gradients."""
+    """Yield the expressions on the way to `wire` (a value in the model graph) through which no gradient passes."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

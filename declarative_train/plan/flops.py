@@ -19,8 +19,8 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Return the floating-point operations for one sample. `heads`: nodes that are computed twice, since their loss is
-    computed in chunks."""
+    """Return the operations for one sample. `units`: the blocks that are recomputed as a whole. `heads`: nodes whose
+    forward the backward repeats, since their loss is computed in chunks."""
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works, again = unit_works(opened, parameters), recomputation.units(units)
@@ -37,8 +37,8 @@ def plan_flops(
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return the operations of each node. `opened`: the graph of the model, with blocks replaced by their nodes down to
-    the units (the blocks that are wrapped, recomputed and compiled as a whole)."""
+    """Return {node: operations of each layer and expression in it}. `opened`: the graph of the model after
+    `open_blocks`, whose blocks are the units (sharded, recomputed and compiled as a whole)."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

@@ -1,8 +1,8 @@
-"""Scale of inputs and targets, compared with the scale that initial weights are made for (about mean 0, deviation 1).
+"""Scale of inputs and targets, compared with the scale for which initial weights are made (mean about 0, deviation
+about 1).
 
-A field is checked if a layer with weights reads its values as they are: reshaped or concatenated at most, not
-normalised, scaled or otherwise computed.
-"""
+A field is checked if a layer with weights reads its values unchanged: reshaped or concatenated, but not normalised,
+scaled or otherwise computed."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Follow the fields through a scope (the model or a block). Adds to `wires` which fields a wire carries unchanged,
-    and to `read` which layers with weights read a field."""
+    """Follow the fields through a scope (the model or a block). Add to `wires` the fields that each wire carries
+    unchanged, and to `read` the layers with weights that read each field."""
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
         if not arriving:
@@ -102,8 +102,8 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield the name of each field that layers for images read unchanged, inside blocks too, and its first place in the
-    recipe. `untouched`: field and place for each wire that carries a field unchanged."""
+    """Yield (field, its first place in the recipe) for each field that a layer for images reads unchanged, also inside
+    blocks. `untouched`: {wire that carries a field unchanged: (field, place)}."""
     seen = set[str]()
     for node in scope.nodes:
         for port, wire in node.inputs.items():
@@ -140,7 +140,7 @@ def _check_field(
 
 
 def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about layers that encode padded texts and have no mask: they would treat the padding as text."""
+    """Warn about layers that encode padded texts without a mask: they compute with the padding as if it were text."""
     texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
     for node in scope.nodes:
         arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
@@ -160,8 +160,8 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
 
 
 class _Encoder(NamedTuple):
-    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
-    hides padding."""
+    """Layer that encodes texts. `ports`: the inputs for texts, of which a message suggests the last; `mask`: the input
+    for the mask that hides padding."""
 
     kind: str
     ports: tuple[str, ...]
@@ -187,8 +187,8 @@ def _is_padded(field: FieldSpec, rows: Sample) -> bool:
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape is that of an image as (height, width, channels): a square with few channels, or another
-    format with colours; (64, 10, 1) may be 64 channels of data."""
+    """Return whether a shape is probably that of an image as (height, width, channels): a square, or a rectangle of
+    usual proportions with more than one channel. (64, 10, 1) may be 64 channels of data."""
     if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
         return False
     return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
@@ -220,7 +220,8 @@ def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
-    """Return whether a column numbers the rows: increasing whole numbers, with gaps where rows belong to other sets."""
+    """Return whether a column numbers the rows: its values are increasing whole numbers, with gaps where rows belong to
+    other sets."""
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
         return False
@@ -274,8 +275,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether a wire has the output of a layer, reshaped at most. (An expression in between could scale it to
-    the target's unit.)"""
+    """Return whether a wire has the output of a layer, at most reshaped. (An expression on the way could convert it to
+    the unit of the target.)"""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

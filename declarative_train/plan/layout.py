@@ -1,4 +1,4 @@
-"""Layout of a plan: the ranks, their mesh, and the part of the model that each rank holds."""
+"""Layout of a run: the ranks, their mesh, and the part of the model on each rank."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from declarative_train.graph.cuts import Cuts
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """Rank of a run: its node, the index of its `device` there, its `coordinates` (its index along each mesh axis), and
-    the pipeline `stages` that it holds."""
+    """Rank of a run. `device`: the index of its device on its node. `coordinates`: its index along each axis of the
+    mesh. `stages`: the pipeline stages that it computes."""
 
     rank: int
     node: int
@@ -26,7 +26,8 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """Bytes per sample that one stage sends to the next in the forward, and receives as gradients in the backward."""
+    """Bytes per sample that a pipeline stage sends to the next in the forward, and receives from it as gradients in the
+    backward."""
 
     forward: int
     backward: int
@@ -34,9 +35,10 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """Parameter that several pipeline stages use: it is tied, or one stage calls a node of another again. Each of the
-    `stages` holds a copy; gradients are summed over the copies first of all. Norms count the copy of the first
-    stage."""
+    """Parameter that several pipeline stages use, because it is tied or one stage calls a node of another.
+
+    Each of the `stages` has a copy. Gradients are summed over the copies before anything else is done with them; norms
+    count only the copy of the first stage."""
 
     name: str
     stages: tuple[int, ...]
@@ -46,18 +48,16 @@ class SharedParameter:
 class PipelinePlan:
     """Stages and schedule of a pipeline.
 
-    `stages[i]`: the paths of the nodes of stage i. `wires[i]`: the names of the values sent from stage i to i + 1. The
-    graphs of the stages are made from both by `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units),
-    stages)`.
+    `stages[i]`: the paths of the nodes of stage i. `wires[i]`: the names of the values that stage i sends to stage i +
+    1. The graphs of the stages are made from `stages` by `graph.partition.stage_graphs(open_blocks(plan.graph,
+    layout.units), stages)`.
 
-    `schedule`: the recipe's word (`1f1b`). `num_microbatches`: those of one optimizer step, accumulation steps
-    included. `grid[rank][time]`: an action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle.
-    `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
+    `schedule`: its name in the recipe (`1f1b`). `num_microbatches`: microbatches per optimizer step, with those of all
+    accumulation steps. `grid[rank][time]`: an action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is
+    idle. `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
 
-    `rank_stages`: the stages that ranks hold, by their pipeline coordinate.
-    `num_parameters`: elements of each stage's parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements,
-    dtypes and bytes per sample of `wires`.
-    """
+    `rank_stages`: the stages of each rank, by pipeline coordinate. `num_parameters`: elements of each stage's
+    parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements, dtypes and bytes per sample of `wires`."""
 
     schedule: str
     num_stages: int
@@ -76,13 +76,13 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together: each unit; the nodes `first` before all units; the nodes `last`
-    after them; the rest. `shared`: nodes of the rest that several places use.
+    """Groups of parameters that fsdp gathers together: each unit; the nodes `first`, before all units; the nodes
+    `last`, after all units; and all other parameters. `shared`: nodes among the others that are used in several places.
 
-    `reshard`: gathered parameters are freed between forward and backward (True), kept (False), or kept in shards over
-    that many neighbouring ranks (a number). `last` and the rest are always kept. `keeps_gradients`: each rank sums
-    whole gradients over the chunks of a step and reduces them once; otherwise they are reduced after every chunk.
-    """
+    `reshard`: True: gathered parameters are freed between forward and backward; False: they are kept; a number: each is
+    kept as shards over that many neighbouring ranks. Those of `last` and of the others are always kept.
+    `keeps_gradients`: each rank sums whole gradients over the microbatches of a step and reduces them once; otherwise
+    they are reduced after each microbatch."""
 
     reshard: bool | int = True
     keeps_gradients: bool = True
@@ -93,8 +93,8 @@ class ShardingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """Sequences that the ranks of `context` divide: their `length`, and the `names` of the fields, and of values
-    computed from fields alone, of which each rank takes its positions."""
+    """Sequences that the ranks of `context` divide. `length`: positions of a sequence; `names`: the fields, and the
+    values computed from fields alone, of which each rank has its own positions."""
 
     length: int
     names: tuple[str, ...]
@@ -104,13 +104,12 @@ class ContextPlan:
 class LayoutPlan:
     """Ranks and devices of a run.
 
-    `mode`: the recipe's word, for display; code asks for the axes of the `mesh`. `device`: cuda, cpu, mps, or auto,
-    which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are sharded,
-    recomputed and compiled as a whole. `rank_devices`: the indices of the devices of each node's ranks. In mode dp,
-    `num_copies` is the number of devices of the one process and `devices` are their indices; otherwise 1 and none.
-    `min_nodes`: with fewer nodes the run waits; with a number from there to `num_nodes` it is compiled again for them.
-    `max_restarts`: how often the ranks are started again without progress.
-    """
+    `mode`: the recipe's word for the parallelism, for display only; code reads the axes of `mesh`. `device`: cuda, cpu,
+    mps, or auto, which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are
+    sharded, recomputed and compiled as a whole. `rank_devices`: for each node, the indices of its ranks' devices.
+    `num_copies`, `devices`: in mode dp, the number and the indices of the devices of the single process; in other modes
+    1 and (). `min_nodes`: the run waits for at least this many nodes; if it gets fewer than `num_nodes`, it is compiled
+    again for their number. `max_restarts`: how often the ranks are restarted without progress in between."""
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
     device: Literal["auto", "cuda", "cpu", "mps"]
@@ -134,11 +133,11 @@ class LayoutPlan:
         return RankTable(self)
 
     def size(self, *axes: Axis) -> int:
-        """Return the number of ranks along the given axes together; an axis that the mesh lacks counts as 1."""
+        """Return the product of the sizes of the given axes; an axis that the mesh does not have counts as 1."""
         return size_of(self.mesh, *axes)
 
     def has(self, axis: Axis) -> bool:
-        """Return whether the mesh has an axis; it may have size 1."""
+        """Return whether the mesh has this axis (its size may be 1)."""
         return any(each.name == axis for each in self.mesh)
 
     @property
@@ -147,7 +146,7 @@ class LayoutPlan:
 
     @property
     def scatters(self) -> bool:
-        """True in mode dp: one process splits each batch over copies of the model."""
+        """True in mode dp, where one process splits each batch over copies of the model on its devices."""
         return bool(self.devices)
 
     @property
@@ -160,7 +159,8 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts, on different ranks or copies, that a batch is split into."""
+        """Number of parts into which a batch is split, each computed by different ranks (or model copies of mode
+        dp)."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property
@@ -169,7 +169,7 @@ class LayoutPlan:
 
     @property
     def place_word(self) -> str:
-        """Word for one of the ranks or copies in texts for users."""
+        """Word in texts for users: "device" in mode dp, "process" without a mesh, otherwise "rank"."""
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"
@@ -177,7 +177,8 @@ class LayoutPlan:
 
 @dataclass(frozen=True, slots=True)
 class RankTable(Sequence[RankPlan]):
-    """Ranks of a layout. A row follows from the mesh, so that a plan for thousands of ranks has no row for each."""
+    """Ranks of a layout as a sequence. Each RankPlan is computed from the mesh when it is read, so that a plan for
+    thousands of ranks stays small."""
 
     layout: LayoutPlan
 

@@ -1,4 +1,5 @@
-"""Division of a model over the ranks of the axes `tensor` and `expert`: what the recipe and the objective allow."""
+"""Division of a model over the ranks of the axes `tensor` and `expert`, with the restrictions of recipe and
+objective."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ FEWEST_CLASSES = 41  # predictions of fewer classes are shown in TensorBoard, an
 def divide_model(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
 ) -> tuple[LayoutPlan, list[Diagnostic]]:
-    """Return the layout with the cuts of its axes `tensor` and `expert`, if it has them, and what is wrong with
-    them."""
+    """Return (layout, diagnostics). If the layout has a `tensor` or `expert` axis, the division of the parameters is
+    added to it."""
     layout, diagnostics = _divide_layers(layout, recipe, lowered, parameters)
     if not layout.has("expert"):
         return layout, diagnostics
@@ -74,8 +75,9 @@ def _divide_layers(
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return how the layer before each output that only losses and metrics read may be divided over ranks: in parts if
-    one loss reads the output and can sum over parts, else gathered."""
+    """Return {output of the model: how the linear layer that computes it may be divided}, for outputs that only losses
+    and metrics read: into parts of the classes, if the only reader is a loss that can sum over such parts; otherwise
+    divided, and gathered for the loss."""
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]
     measured = {measure.edges.input for measure in lowered.measures}

@@ -44,18 +44,17 @@ _SAME_VALUES = VIEWS | {"float", "int"}
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Meaning of one output.
+    """Meaning of one output of the model.
 
-    output    its name, as `prune` takes it
-    target    the entry of the batch that the loss compares it with, by name; None without one
-    field     the field of the target's values, unchanged except for order and shape; None if they are computed
-    classes   the names of the classes, of a `class`; of a `yes_no` whose target has two named classes: those
-    class_axis  of a `class`: the dimension of a sample of the output that holds the scores
-    columns   the table's columns that a row of the target comes from, if each element has one
-    unit      of numbers: the conversion to the values in the columns
-    items     the shape of the answers for one sample: () for one answer
-    ignored   of a `class`: the target that does not count
-    """
+    output      its name, as accepted by `prune`
+    target      the name of the batch entry that the loss compares the output with; None for a loss without a target
+    field       the field of the target's values, if they are only reordered or reshaped; None if they are computed
+    classes     the class names of a `class`, and of a `yes_no` whose target has two named classes
+    class_axis  for a `class`: the dimension of a sample of the output that holds the scores
+    columns     the columns of the table in one row of the target, if each element has its own column
+    unit        for numbers: the conversion to the values in the columns
+    items       the shape of the answers for one sample: () for one answer
+    ignored     for a `class`: the target value that does not count"""
 
     term: str
     kind: Kind
@@ -72,13 +71,13 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """Name of the output for users: the target's column if there is one, else its field, else the loss."""
+        """Name of the output for users: the target's column, else the target's field, else the loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return the Meaning of each output whose loss defines one, in the order of the recipe; the first, if two losses
-    compare one output with one target."""
+    """Return the Meaning of each output for which a loss defines one, in the order of the recipe. If two losses compare
+    an output with the same target, the first one decides."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:
@@ -126,8 +125,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return the field that a batch entry is computed from, and whether values were moved or cut out on the way; (None,
-    False) if it is computed from several fields or none."""
+    """Return (field that a batch entry is computed from, whether its values were moved or cut out on the way), or
+    (None, False) if the entry is computed from several fields or none."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -146,8 +145,8 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
 
 
 def _single_reference(term: Term) -> str | None:
-    """Return the name that an expression refers to, if it passes on the elements of that tensor unchanged (a reshape, a
-    permutation); else None."""
+    """Return the name of the tensor that an expression returns with its elements unchanged, at most reshaped or
+    permuted; None for other expressions."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
@@ -156,8 +155,8 @@ def _single_reference(term: Term) -> str | None:
 
 
 def _in_place(term: Term) -> bool:
-    """Return whether an expression keeps all elements of its tensor in their order; the dtype and dimensions of size 1
-    may change."""
+    """Return whether an expression keeps all elements of its tensor in order. It may change the dtype and add or remove
+    dimensions of size 1."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
@@ -174,16 +173,17 @@ def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
 
 
 def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
-    """Return the class names of a category field, by number; None for other fields. For several columns: the names of
-    the first."""
+    """Return the class names of a category field, by class number; None for other fields. A field of several columns
+    returns the classes of the first."""
     promises = plan.data.source.get("type") in ("synthetic", "text")
     return _class_names(field, is_bool=not promises)
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the class names of a field by number; None without classes. The names are the words or numbers of the
-    vocabulary, and `unknown` for others; without a vocabulary, the numbers. `is_bool`: two classes without a vocabulary
-    and without `num_classes` are called false and true."""
+    """Return the class names of a field by class number; None without classes.
+
+    They are the words or numbers of the vocabulary, and `unknown` for all other values; without a vocabulary, the class
+    numbers. `is_bool`: without a vocabulary and `num_classes`, the two classes are called false and true."""
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None
@@ -201,7 +201,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the class names of a target with one value per class: the names of its columns."""
+    """Return the class names of a target with one value per class: the columns of the field if there are `size` of
+    them, otherwise the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

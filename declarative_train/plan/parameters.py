@@ -1,4 +1,4 @@
-"""Parameters of a plan: names and shapes come from the graph, settings from `model.parameters` of the recipe."""
+"""Parameters of a plan: names and shapes come from the graph, settings from `model.parameters`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 
 
 
 def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """Return a plan for each parameter in the order of the graph (None if a setting is wrong), and the diagnostics."""
+    """Return (a ParameterPlan for each parameter in the order of the graph, or None if a setting is wrong; the
+    diagnostics)."""
     graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
@@ -70,7 +71,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
 
 
 def rule_span(recipe: Recipe, name: str, key: str) -> Span:
-    """Return the place of the selector in the recipe that sets `key` for a parameter."""
+    """Return the place in the recipe of the parameter rule that sets `key` for the parameter `name`."""
     return _span(recipe.model.rules, name, key)
 
 
@@ -111,8 +112,8 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return, for each tied parameter, the parameter whose values it shares in the end (ties may form a chain), and
-    errors for ties that do not fit."""
+    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). In a chain of ties,
+    all share the values of the last parameter."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -132,8 +133,8 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied. Tied parameters have the settings of their source, and the name of the one
-    that comes first in the graph."""
+    """Return the plans with ties applied: tied parameters become one, with the settings of the parameter that provides
+    the values (its source) and the name that comes first in the graph."""
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):
@@ -150,7 +151,7 @@ def _apply_ties(
 
 
 def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the component type of every layer."""
+    """Yield (path, component type) of every layer."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _types(node.graph, f"{prefix}{node.name}.")
@@ -171,8 +172,8 @@ def _check_tied_starts(
     graph: Graph,
     types: Mapping[str, str],
 ) -> Iterator[Diagnostic]:
-    """Warn about an embedding tied to the output layer that has the initial values of an embedding: they are too large
-    for an output layer. Weights loaded from a file are not checked."""
+    """Warn about an output layer that is tied to an embedding and would get the embedding's initial values, which are
+    too large for an output layer. Weights from a file are not checked."""
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)

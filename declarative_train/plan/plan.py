@@ -1,9 +1,8 @@
 """The plan: all decisions of a run, made before it starts.
 
-Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). Ranks follow the plan; they decide
-nothing that the plan could show. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is in
-`plan/layout.py`, predictions are in `plan/predictions.py`.
-"""
+Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). Ranks follow the plan and decide
+nothing that it could contain. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is in
+`plan/layout.py`, predictions are in `plan/predictions.py`."""
 
 from __future__ import annotations
 
@@ -22,14 +21,12 @@ PLAN_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
-    """Parameter of the model, by its name, which is the same in every mode.
+    """Parameter of the model; its name is the same in every mode.
 
-    `init`: the component that sets the initial values, None for the layer's own rule. `tie`: the parameter whose
-    storage it shares. `optimizer`: the fields of its own optimizer, None for training.optimizer. `weight_decay` None:
-    that of the optimizer. `idle`: it is frozen because no loss depends on it, not by the recipe; its module behaves as
-    in training. `storage`: the number format of a frozen weight that is stored in fewer bits
-    (`components/storages.py`).
-    """
+    `init`: the component that sets the initial values; None: the layer's own rule. `tie`: the parameter whose storage
+    it shares. `optimizer`: the fields of its own optimizer; None: training.optimizer. `weight_decay`: None: that of the
+    optimizer. `idle`: it is frozen because no loss depends on it, not by the recipe; its module behaves as in training.
+    `storage`: for a frozen weight that is stored in fewer bits, the number format (`components/storages.py`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,9 +43,9 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a file that fills part of a parameter: its `share` of the sum of the shares of all parts, in rows, and
-    whether to transpose it. `ones`: the number of leading dimensions of size 1 that the file's tensor has in addition;
-    below 0: that the parameter has in addition."""
+    """Tensor of a file that fills some rows of a parameter. `share`: its number of rows in proportion to the `share` of
+    the other tensors. `transpose`: whether the file's tensor is transposed. `ones`: the number of leading dimensions of
+    size 1 that only the file's tensor has; if negative, that only the parameter has."""
 
     name: str
     share: int = 1
@@ -58,13 +55,13 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
-    """Map from parameters to the tensors of a published file that fill them; `*` in a name is the number of a copy.
+    """Map from parameters to the tensors of a published file that fill them. `*` in a name is the number of a copy of a
+    `repeat`.
 
-    `prefix`: beginning of all names, which a file may lack as a whole. `ignored`: names in the file that are not
-    parameters. `alone`: parameters without an entry are not in the file. `hints`: advice if a parameter has another
-    shape than its tensor. `drawn`: parameters of output layers, which a file may lack; they keep their random initial
-    values. `respelt`: endings of names in older files -> current endings.
-    """
+    `prefix`: beginning that either all names of a file have or none. `ignored`: tensors of the file that are not
+    parameters. `alone`: parameters that the file does not have. `hints`: advice if the shapes of a parameter and its
+    tensor differ. `drawn`: parameters of output layers, which keep random initial values if the file lacks them.
+    `respelt`: endings of names in older files -> current endings."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -77,8 +74,8 @@ class TensorMapPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
-    """Node whose weights a published model can provide: a block that comes with the package, its params, and the config
-    of the model that it was made from."""
+    """Node whose weights can come from a published model: a block of the package, with its params and the config of the
+    model that the block was made from."""
 
     node: str
     block: str
@@ -89,8 +86,8 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Initial values from a file for the parameters below `node` ("" for all). Left out are those that `exclude`
-    selects, and those in `drawn`, which the file lacks."""
+    """Initial values from a file for the parameters below `node` ("": all). Parameters selected by `exclude`, and
+    parameters in `drawn` (which the file lacks), are not filled."""
 
     node: str
     path: str
@@ -102,7 +99,7 @@ class WeightsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """Loss term. `input`, `target`, `mask`: the name of an output of the model or of a batch entry."""
+    """Loss term. `input`, `target`, `mask`: names of model outputs or batch entries."""
 
     name: str
     component: dict[str, object]
@@ -114,8 +111,8 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of a target to the unit of its columns: value * multiply + add. Both are one number, or one for each
-    element of a row of `field`, which has the given `shape`."""
+    """Conversion of a target to the unit of its columns: value * multiply + add. Both are one number, or one number for
+    each element of a row of `field`; a row has the given `shape`."""
 
     field: str
     multiply: tuple[float, ...]
@@ -125,7 +122,8 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `unit`: set if the metric is measured in the target's unit and the target is scaled or normalised."""
+    """Metric. `unit`: the conversion for a metric in the target's unit whose target is scaled or normalised; otherwise
+    None."""
 
     name: str
     component: dict[str, object]
@@ -179,20 +177,19 @@ class TrainingPlan:
 
     def ema_decay_at(self, step: int) -> float:
         """Return the decay of the moving average of the parameters in step `step` (from 1). It is smaller in early
-        steps, since a fixed decay keeps the initial values for about 1 / (1 - decay) steps, perhaps longer than the
-        run."""
+        steps: with a constant decay, the average would contain the initial values for about 1 / (1 - decay) steps."""
         assert self.ema_decay is not None
         return min(self.ema_decay, (1 + step) / (10 + step))
 
     @property
     def arithmetic(self) -> str:
-        """Number format of matrix products, by which a device's peak rate is chosen."""
+        """Number format of matrix products; the peak rate of a device depends on it."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts to generate at each evaluation. `tokens`: the token numbers of each prompt."""
+    """Texts to generate at each evaluation. `tokens`: the tokens of each prompt, as numbers."""
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
@@ -205,7 +202,7 @@ class SamplesPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Evaluations. `every_steps` None: only at the end of the run. `final_sets`, such as `test`, are evaluated once at
+    """Evaluations of a run. `every_steps` None: only at the end. `final_sets`, such as `test`, are evaluated once at
     the end, with the best weights."""
 
     every_steps: int | None
@@ -230,7 +227,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class PluginSinkPlan:
-    """File and class of a sink from a plugin."""
+    """File and class name of a log sink that a plugin defines."""
 
     path: str
     class_name: str
@@ -238,9 +235,9 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """Logging. `sinks`: settings of sinks other than the terminal and events.jsonl, by name. `plugins`: the files that
-    define sinks of the user. `checkpoints`: the folder or URL for the checkpoints of all runs; None: in each run's own
-    folder. `remote`: the URL that runs are copied to."""
+    """Logging of a run. `sinks`: settings by sink, without the terminal and events.jsonl. `plugins`: the sinks of
+    plugins. `checkpoints`: a folder or URL for the checkpoints of all runs; None: each run's own folder. `remote`: the
+    URL to which run folders are copied."""
 
     dir: str
     every_steps: int
@@ -254,20 +251,20 @@ class LoggingPlan:
 class Plan:
     """Complete plan of a run.
 
-    `batch_graph`: the nodes computed from fields alone. Every rank evaluates them on its rows, without gradients; their
-    outputs join the fields in the batch. `graph`: the model; it reads batch entries by name, and its outputs are the
-    values that losses and metrics read. float32 in either stands for the precision of the run: float64 with fp64.
+    `batch_graph`: the nodes that are computed from fields alone. Every rank evaluates them on its rows, without
+    gradients, and adds their outputs to the batch. `graph`: the model. It reads entries of the batch by name; its
+    outputs are the values that losses and metrics read. float32 in both graphs means float64 if the precision is fp64.
 
-    `recipe`: the texts of the recipe's files as written. `settings`: the values of the resolved recipe by dotted path,
-    by which runs are compared (`plan/settings.py`); they decide nothing. `language`: the version of the recipe
-    language. `draws`: the paths of nodes that draw random numbers; these can be reproduced on one layout only.
+    `recipe`: the texts of the recipe's files. `settings`: the values of the resolved recipe by dotted path
+    (`plan/settings.py`), for comparing runs; they decide nothing. `language`: the version of the recipe language.
+    `draws`: the paths of nodes that draw random numbers, which differ between layouts.
 
-    `memory`: one row for each kind of device; none if no trace was requested. `not_traced`: why a trace failed and the
-    rows are computed otherwise. `estimate`: set if the hardware is known. `choice`: set if the planner chose the mode.
+    `memory`: one row for each kind of device; () if memory was not predicted. `not_traced`: why the memory was computed
+    from shapes instead of a trace. `estimate`: None if the hardware is unknown. `choice`: None unless the planner chose
+    the mode.
 
-    `fingerprint` covers everything that decides the numbers, not `layout` and `logging`, so that a checkpoint
-    recognises its model under another layout; `identity` covers the whole plan.
-    """
+    `fingerprint` is the hash of everything that decides the numbers, without `layout` and `logging`, so that a
+    checkpoint is recognised under another layout; `identity` is the hash of the whole plan."""
 
     version: int
     dtrain_version: str

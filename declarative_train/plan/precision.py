@@ -1,4 +1,4 @@
-"""Reduction precision in the plan."""
+"""Dtype of gradient reduction in a plan."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from declarative_train.recipe.sections.training import Precision
 
 
 def reduce_word(precision: Precision) -> Literal["fp64", "fp32", "bf16"]:
-    """Return the dtype in which gradients are reduced: that of the parameters unless the recipe sets one."""
+    """Return the dtype in which gradients are reduced: the recipe's choice, otherwise the dtype of the parameters."""
     return precision.reduce or ("fp64" if precision.compute == "fp64" else "fp32")

@@ -1,5 +1,5 @@
 """Predictions in a plan: operations, memory, traffic, seconds, and the candidates of `parallelism: auto`. They do not
-affect the run."""
+change the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TAKEN = "taken"  # verdict on the candidate that the plan runs
 
 @dataclass(frozen=True, slots=True)
 class FlopsPlan:
-    """Floating-point operations for one sample: the model's forward and backward (`graph/cost.py`), and the part of the
-    forward that activation checkpointing computes a second time."""
+    """Floating-point operations for one sample: forward and backward of the model (`graph/cost.py`), and the forward
+    operations that activation checkpointing repeats."""
 
     forward: int
     backward: int
@@ -20,13 +20,13 @@ class FlopsPlan:
 
     @property
     def model(self) -> int:
-        """Operations of forward and backward, which the utilisation MFU counts (Chowdhery et al., PaLM, 2022, appendix
-        B)."""
+        """Operations of forward and backward without recomputation, as in the model FLOPs utilisation (MFU) of
+        Chowdhery et al., PaLM, 2022, appendix B."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """Operations that the hardware executes, recomputation included."""
+        """Operations that the hardware executes, with recomputation."""
         return self.model + self.recomputed
 
 
@@ -35,9 +35,9 @@ class MemoryPlan:
     """Peak memory of one kind of device in a step, in bytes by category: parameters, gradients, optimizer state,
     parameters that fsdp gathered, activations, tensors of the loss, the batch.
 
-    `is_traced`: measured in the engine's own step on tensors without memory (`planner/footprint`); otherwise derived
-    from such a measurement of the same model on one device. `held`: the training set, if it stays on the device.
-    """
+    `is_traced`: from a trace of the engine's step on tensors without memory (`planner/footprint`); otherwise computed
+    from such a trace of the same model on one device. `held`: bytes of the training set, if it is kept on the
+    device."""
 
     name: str
     parameters: int
@@ -52,7 +52,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Bytes without the training set: that stays on the device only if there is room."""
+        """Bytes of a step without the training set, which is kept on the device only if it fits."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 
@@ -63,7 +63,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Bytes that each device sends in a step, within its node or over the network. `seconds` None: the speed of the
+    """Bytes that each device sends in a step within its node or over the network. `seconds`: None if the speed of the
     link is unknown."""
 
     what: str
@@ -75,12 +75,11 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time on a kind of hardware, for the device that needs the most.
+    """Predicted memory and time of a step on a kind of hardware, for the device that needs most.
 
-    Seconds are per optimizer step, None if the hardware's speed is unknown. 90 of 100 measured steps are between
-    `low_s` and `high_s`. `exposed_s`: communication during which nothing is computed. `data_s`: to make the batches of
-    a step, which is waited for if it is longer than the rest. The run does not use it.
-    """
+    Seconds are per optimizer step; None if the hardware's speed is unknown. 90 of 100 measured steps are between
+    `low_s` and `high_s`. `exposed_s`: communication while nothing is computed. `data_s`: making the batches of a step;
+    the step waits for them if this takes longer than everything else. The run does not use the estimate."""
 
     hardware: str
     memory_bytes: int
@@ -101,8 +100,8 @@ class EstimatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """Mode that `parallelism: auto` considered. Pipelines that differ only in schedule and microbatches are one
-    candidate, the best of them."""
+    """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, only the
+    best is a candidate."""
 
     parallelism: str
     memory_bytes: int | None
@@ -112,11 +111,10 @@ class CandidatePlan:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePlan:
-    """Reason why `parallelism: auto` chose the layout.
+    """Reason why `parallelism: auto` chose this layout.
 
-    `num_traced`: candidates whose memory was measured. `untried`: candidates that would be faster, but do not fit by an
-    estimate; they were not measured, since the number of measurements is limited.
-    """
+    `num_traced`: candidates whose memory was traced. `untried`: candidates that would be faster but do not fit by their
+    estimate; they were not traced, since the number of traces is limited."""
 
     reason: str
     candidates: tuple[CandidatePlan, ...]

@@ -1,4 +1,4 @@
-"""Activation checkpointing in a plan: which part of the forward is computed again in the backward
+"""Activation checkpointing in a plan: the part of the forward that is computed again in the backward
 (`engine/step/model.py`)."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _IN_WORDS = {"attention": "attention", "products": "products", "every_second_pro
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Policy of activation checkpointing. `every`: one of that many units (blocks) is recomputed. `keep`: with the
-    policy `selective`, the results that are kept."""
+    """Policy of activation checkpointing. `every`: N means that one of N units (blocks) is recomputed. `keep`: for the
+    policy `selective`, the operations whose results are kept."""
 
     policy: Policy
     every: int = 1
@@ -28,19 +28,20 @@ class Recomputation:
 
     @staticmethod
     def of(section: ActivationCheckpointing) -> Recomputation:
-        """Return the policy of a recipe's section, without settings that have no effect."""
+        """Return the policy of the recipe's section `activation_checkpointing`, without settings that have no
+        effect."""
         policy = section.policy
         every = section.every if policy in ("blocks", "selective") else 1
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the units that are recomputed. They are counted over the whole model, not in each pipeline stage, so
-        that the layout changes nothing."""
+        """Return those of `units` that are recomputed. With `every`, they are counted over the whole model, not within
+        a pipeline stage, so that the result is the same on every layout."""
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:
-        """Return the share of a node's forward that is computed again; for `selective`, an approximate share of its
-        matrix products. `units`: the result of the method `units`."""
+        """Return the share (0 to 1) of a node's forward that is computed again; for `selective`, roughly the share of
+        its matrix products. `units`: the result of the method `units`."""
         if self.policy == "all":
             return float(node.kind in ("layer", "block"))
         if node.name not in units:

@@ -1,11 +1,10 @@
-"""Renaming of tensors in weight files: `rename` of `model.weights` renames, joins and drops tensors.
+"""Renaming of tensors from weight files: the key `rename` of `model.weights` renames, joins and drops tensors.
 
-A key is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot matches at any depth, one
-with a dot from the root; the rest of the name after the match is kept. `*` in the new name is replaced by what `*` in
-the key matched. Tensors that differ only in the words of `{query,key,value}` are joined by rows, in that order, if the
-new name has no such words. The longest beginning that matches is applied first, then all selectors, in the order of the
-recipe.
-"""
+An entry is `old: new`. `old` is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot
+matches at any depth, one with a dot from the start of the name; the rest of the name after the match is kept. `*` in
+`new` is replaced by what `*` in `old` matched. Tensors that differ only in the words of `{query,key,value}` are joined
+by rows in this order, unless `new` has as many words. First the longest matching beginning is applied, then all
+selectors in the order of the recipe."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
-    """Return the renames of a weights section as old name -> new name, or None for dropped names."""
+    """Return {old name: new name, or None for dropped tensors} of an entry of `model.weights`."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 
 class _Selector(NamedTuple):
-    """Compiled key and its new name. `words`: those in braces, whose tensors are joined unless `into` has as many
-    words."""
+    """Compiled selector and the new name, `into`. `words`: the words in its braces, whose tensors are joined unless
+    `into` has as many words."""
 
     form: re.Pattern[str]
     words: tuple[str, ...]
@@ -48,7 +47,7 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
-        """Return the new name of a tensor whose name matched."""
+        """Return the new name of a tensor. `found`: the match of its old name."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0
@@ -61,8 +60,8 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Return a key as a compiled selector; None if the key is a plain beginning of a name. Raises ValueError with the
-    reason."""
+    """Compile an entry of `rename`; return None if its key is only the beginning of a name. Raises ValueError with the
+    reason for bad syntax."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
@@ -106,7 +105,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first entry with a syntax error, or None."""
+    """Return (problem, hint) for the first entry with a syntax error; None if there is none."""
     for key, into in rename.items():
         try:
             _selector(key, into)
@@ -116,8 +115,8 @@ def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | Non
 
 
 class _Renaming(NamedTuple):
-    """New name of one tensor: `new` is None if it is dropped. `keys`: the entries of `rename` that matched. `words`:
-    for each entry that joins tensors, the index of the word that matched."""
+    """New name of one tensor; `new` is None if it is dropped. `keys`: the entries of `rename` that matched. `words`:
+    for each of these entries that joins tensors, the index of the word that matched."""
 
     new: str | None
     keys: tuple[str, ...]
@@ -125,7 +124,8 @@ class _Renaming(NamedTuple):
 
 
 def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
-    """Apply the longest matching beginning to each name, then each selector in order, to the name as renamed so far."""
+    """Return {name in the file: its renaming}. The longest matching beginning is applied first, then each selector in
+    order, to the result of the previous one."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
     return {name: _rename_one(name, rename, beginnings, selectors) for name in found}
@@ -160,20 +160,20 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Return the entries under their new names, without dropped ones. Only for renames that join no tensors."""
+    """Return `found` under the new names, without dropped entries. `rename` must not join tensors."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
 
 def joins(rename: Mapping[str, str | None]) -> str | None:
-    """Return the first key that joins several tensors into one, or None."""
+    """Return the first key of `rename` that joins several tensors into one; None if there is none."""
     return next(
         (key for key, into in rename.items() if (each := _selector(key, into)) is not None and each.joins), None
     )
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return, for each new tensor, the tensors of the file that it is made of, in the order of the key's words."""
+    """Return {new name: the tensors of the file that form it, in the order of the words in the key}."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
@@ -187,8 +187,8 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return the shapes of the new tensors, and (problem, hint) if tensors to be joined differ in more than the number
-    of rows."""
+    """Return ({joined tensor: shape}, (problem, hint) or None). It is a problem if tensors to be joined differ in more
+    than the number of rows."""
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
@@ -202,8 +202,8 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return the shapes by new name, and (problem, hint) if an entry is wrong. `is_run`: the file is a run's
-    checkpoint, whose tensors are read where they are and cannot be joined."""
+    """Return ({new name: shape}, (problem, hint) or None if all entries are right). `is_run`: the file is a checkpoint
+    of a run, whose tensors cannot be joined, since they are read where they are."""
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
@@ -217,7 +217,7 @@ def shapes_by(
 def idle_renames(
     recipe: Recipe, weights: Weights, rename: Mapping[str, str | None], found: Iterable[str]
 ) -> list[Diagnostic]:
-    """Report entries of `rename` that match no name in the file."""
+    """Report entries of `rename` that match no tensor of the file."""
     names = list(found)
     return [
         rename_matches_nothing(
@@ -231,21 +231,21 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return the entries of `rename` that a recipe with a base removed by setting them to null."""
+    """Return the places of the entries of `rename` that the recipe's base has and the recipe sets to null."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
 
 
 def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
-    """Return the entries of `rename` that match no name."""
+    """Return the keys of `rename` that match none of the names."""
     met = {key for way in _rename_all(found, rename).values() for key in way.keys}
     return [key for key in rename if key not in met]
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost; tensors
-    that the same entry joins are allowed."""
+    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one of them would be lost;
+    otherwise None. Tensors that one entry joins are allowed to have the same name."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

@@ -1,9 +1,8 @@
-"""Changes of a recipe before a run resumes from a checkpoint: every key is free, warned or refused.
+"""Rules for resuming from a checkpoint with a changed recipe: a changed key is free, warned or refused.
 
-free     the steps compute the same numbers, or there are more or fewer steps
-warned   later steps compute other numbers, as intended: reported with both values
-refused  the checkpoint would belong to another run; the reason is reported with both values
-"""
+free     the steps compute the same numbers, or only the number of steps changes
+warned   later steps compute other numbers, as intended; both values are reported
+refused  the checkpoint would belong to another run; the reason and both values are reported"""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Freedom of the recipe's `keys` and of everything below them; `*` stands for any name. `why`: the reason."""
+    """Rule for `keys` of the recipe and everything below them. `*` in a key stands for any name. `why`: the reason."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -107,8 +106,8 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
-    """Return a compiled pattern for each key of the rules. `*` matches dots too, as parameters have names like
-    `hidden.weight`."""
+    """Return (compiled pattern, rule) for each key of the rules. `*` also matches dots, since names of parameters have
+    them (`hidden.weight`)."""
     found = []
     for rule in RULES:
         for key in rule.keys:
@@ -126,7 +125,7 @@ def rule_of(key: str) -> ResumeRule:
 
 @dataclass(frozen=True, slots=True)
 class ResumeVerdict:
-    """Sentences about what changed since a checkpoint, grouped by what resuming does about them."""
+    """Sentences about changes since a checkpoint, in one group for each kind of rule (free, warned, refused)."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -134,7 +133,7 @@ class ResumeVerdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
-    """Compare the plan of a checkpoint at `step` with the current plan."""
+    """Compare the plan of a checkpoint, saved after step `step`, with the current plan."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)
@@ -149,8 +148,8 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """Return a warning if the remaining steps get other learning rates: a schedule given in parts of the run stretches
-    when the run becomes longer."""
+    """Return a warning if a longer or shorter run changes the learning rates of the remaining steps, because the
+    schedule is given in parts of the run; otherwise None."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -167,7 +166,7 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """Return the factor that the schedule applies to lr in the step after `at` steps; after the end of the run, that of
-    its last step."""
+    """Return the factor of the lr schedule for the step after step `at`; after the end of the run, that of the last
+    step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

@@ -1,7 +1,7 @@
-"""Statistics of fields (mean, vocabulary, columns) that are taken from earlier runs, which `model.weights` names.
+"""Statistics of fields (mean, vocabulary, columns) that come from earlier runs, whose checkpoints `model.weights`
+names.
 
-A checkpoint holds the plan of its run, and with it how each field was read.
-"""
+A checkpoint contains the plan of its run, and with it how each field was read."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Read = Callable[[str], bytes]
 
 
 class _CheckpointFields(NamedTuple):
-    """Fields of an earlier run, from its checkpoint at `step`."""
+    """Fields of an earlier run, read from its checkpoint of step `step`."""
 
     step: int
     fields: Mapping[str, FieldSpec]
 
 
 def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
-    """Return the fields whose statistics come from earlier runs, by name, and errors. Runs that cannot be read
-    (missing, or remote with `offline`) are reported by `plan_weights`, or when the run starts."""
+    """Return ({field: statistics of an earlier run}, errors). A run that cannot be read (missing, or remote with
+    `offline`) has no error here: `plan_weights` or the start of the run reports it."""
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []
     for weights in recipe.model.weights:
@@ -68,14 +68,14 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
 
 
 def _counts(recipe: Recipe, name: str) -> bool:
-    """Return whether a field has numbers that are computed from the training rows."""
+    """Return whether a field has statistics that are computed from the training rows."""
     field = recipe.data.fields.get(name)
     return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields in a checkpoint (none if it has no plan), or None if there is no checkpoint. Raises ValueError
-    for a damaged one."""
+    """Return the fields in the checkpoint at a path; without a plan in it, no fields; None if there is no checkpoint.
+    Raises ValueError for a damaged checkpoint."""
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
@@ -89,8 +89,8 @@ def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | Non
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
-    """Return the fields in the plan of a checkpoint, none without a plan. Raises ValueError if the plan was changed
-    after it was written."""
+    """Return the fields in the plan of a checkpoint; {} without a plan. Raises ValueError if the plan was changed after
+    it was written."""
     record = manifest["files"].get(PLAN)
     if record is None:
         return {}
@@ -109,9 +109,9 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the names of the fields that the loaded parameters were trained on: those that they read, and the targets
-    of their outputs. For the weights of one node: all fields that lead to it, and the targets of losses that read its
-    output directly."""
+    """Return the fields with which the loaded parameters were trained: the fields that they read and the targets of
+    their outputs. For the weights of one node: all fields on the way to it, and the targets of losses that read the
+    node's output directly."""
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
@@ -127,12 +127,12 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
 
 
 def _overlaps(path: str, node: str) -> bool:
-    """Return whether a path and a node overlap: they are equal, or one contains the other."""
+    """Return whether a path and a node are equal or one contains the other."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names` with the nodes that read them and have no parameters, and the nodes that call them again."""
+    """Return `names`, the nodes without parameters that read them, and the `reuse` nodes that call them again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

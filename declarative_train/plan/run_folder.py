@@ -1,10 +1,10 @@
-"""Checkpoints on disk, as a reader that does not run them needs: where the runs' folders have them, whether they are
-complete, their manifests. (Saving is `run/checkpoint.py`, tensor files are `engine/checkpoints/`.)
+"""Files of checkpoints, for readers that do not run them: where a run's folder has its checkpoints, whether they are
+complete, and their manifests. (`run/checkpoint.py` saves checkpoints, `engine/checkpoints/` has the tensor files.)
 
-A manifest is JSON. Its first key is the checksum of its own text, so that any changed byte is detected; `files` has
-size and checksum of everything else in the folder. If ranks of several nodes wrote, it has no row for each of their
-files: `lists` has a row for each node, of a file with the rows of that node.
-"""
+A manifest is JSON. Its first key is the checksum of its own text, so that any changed byte is detected. `files` has
+size and checksum of all other files in the folder. If ranks on several nodes wrote the checkpoint, `files` has no rows
+for the ranks' files; instead `lists` has a row for one file per node, and this file has the rows for the files of the
+node's ranks."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def checkpoints_root(run: str) -> str:
-    """Return the folder or URL of a run's checkpoints: within its folder, or elsewhere if its `run.json` says so
-    (`checkpoint.dir`)."""
+    """Return the folder or URL of a run's checkpoints: the one named in its `run.json` (`checkpoint.dir`), otherwise a
+    folder in the run's folder."""
     found = read_run(run).get("checkpoints")
     return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
 
 
 def owner_of(root: str) -> str | None:
-    """Return the folder of the run whose checkpoints are in `root`; None if it is not on this machine."""
+    """Return the folder of the run whose checkpoints are in the folder `root`; None if this run is not on this
+    machine."""
     run, _, folder = root.rstrip("/").rpartition("/")
     found = _read_owner(run)
     if found is None:
@@ -50,7 +51,8 @@ def owner_of(root: str) -> str | None:
 
 
 def _read_owner(folder: str) -> str | None:
-    """Return the run's folder that `owner.json` in a folder of checkpoints names; None without that file."""
+    """Return the run folder that the file `owner.json` in a folder of checkpoints names; None if there is no such
+    file."""
     try:
         if "://" not in folder:
             with open(os.path.join(folder, OWNER), "rb") as file:
@@ -66,8 +68,8 @@ def _read_owner(folder: str) -> str | None:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Checkpoint that was found at a path. `run`: the folder of the run that wrote it, if known. `read` returns the
-    content of one of its files."""
+    """Checkpoint at a path. `run`: the folder of the run that wrote it, None if unknown. `read`: function (name of a
+    file) -> content of this file of the checkpoint."""
 
     folder: str
     manifest: dict[str, Any]
@@ -76,8 +78,8 @@ class FoundCheckpoint(NamedTuple):
 
 
 def shapes_in_folder(path: str) -> Shapes | None:
-    """Return the shapes of the parameters in the checkpoint at a path, from its manifest. None if the manifest lacks
-    them or is on another machine. Raises ValueError without a complete checkpoint."""
+    """Return the shapes of the parameters in the checkpoint at a path, from its manifest. Return None if the manifest
+    has no shapes or is on another machine. Raises ValueError if there is no complete checkpoint."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
@@ -86,9 +88,9 @@ def shapes_in_folder(path: str) -> Shapes | None:
 
 
 def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
-    """Return the checkpoint to use from a local folder: a checkpoint, a run, or a folder of runs (then the newest).
-    With `offline`, None if the checkpoint itself is on another machine. Raises ValueError without a complete
-    checkpoint, and what `find_remote` raises."""
+    """Return the checkpoint to use from a local folder, which is a checkpoint, a run, or a folder of runs (the newest
+    run is used). With `offline`, return None if the checkpoint's files are on another machine. Raises ValueError if
+    there is no complete checkpoint, and the errors of `find_remote`."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
@@ -112,10 +114,10 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
 
 
 def find_remote(path: str) -> FoundCheckpoint:
-    """Return the checkpoint to use from a checkpoint or a run at an fsspec URL.
+    """Return the checkpoint to use from an fsspec URL of a checkpoint or a run.
 
-    Raises ValueError, OSError, and ImportError if the package of the file system is missing.
-    """
+    Raises ValueError if there is no complete checkpoint, OSError if the URL cannot be read, and ImportError if the
+    package of the file system is missing."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))
@@ -147,12 +149,13 @@ def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
 
 
 def run_folders(path: str) -> list[str]:
-    """Return the folders to search for checkpoints: `path` itself, then its subfolders, newest first."""
+    """Return the folders in which to search for checkpoints: `path`, then its subfolders, the newest first."""
     return [path, *newest_first(entry.path for entry in os.scandir(path) if entry.is_dir())]
 
 
 def newest_first(folders: Iterable[str]) -> list[str]:
-    """Sort run folders by the time in their names, those of the same second by the time of their plans."""
+    """Sort run folders by the time in their names, the newest first; with the same second in the name, by the time of
+    their plans."""
 
     def start_time(folder: str) -> tuple[str, int, str]:
         try:
@@ -166,7 +169,7 @@ def newest_first(folders: Iterable[str]) -> list[str]:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a run's `run.json`; {} for other folders."""
+    """Return the content of the `run.json` in a run's folder; {} if there is no such file."""
     try:
         with open(os.path.join(folder, RUN), encoding="utf-8") as file:
             found = json.load(file)
@@ -179,8 +182,9 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
-    """Return the position of the best checkpoint in `steps`, the run's checkpoints from the newest on; `newest`, the
-    manifest of the newest one, names it. 0 if it was deleted."""
+    """Return the index of the best checkpoint in `steps`, the steps of a run's checkpoints from the newest to the
+    oldest. The manifest of the newest checkpoint, `newest`, names the best one. Return 0 (the newest) if the best was
+    deleted."""
     state = newest.get("state")
     best = state.get("best_step") if isinstance(state, dict) else None
     return steps.index(best) if best in steps else 0
@@ -195,14 +199,14 @@ def _shapes_of(entry: object) -> Shapes | None:
 
 
 def _checkpoints_in(root: str) -> list[str]:
-    """Return the checkpoint folders, newest first."""
+    """Return the folders of the checkpoints in `root`, the newest first."""
     if not os.path.isdir(root):
         return []
     return sorted((entry.path for entry in os.scandir(root) if entry.name.startswith("step_")), reverse=True)
 
 
 def _manifest_in(path: str) -> dict[str, Any] | None:
-    """Return the manifest of a checkpoint, or None if it is incomplete or unreadable."""
+    """Return the manifest of the checkpoint in a local folder; None if the checkpoint is unfinished or damaged."""
     try:
         return read_manifest(path, _content, local_sizes)
     except (TornError, OSError):
@@ -217,11 +221,11 @@ def _content(path: str) -> bytes:
 
 
 class TornError(Exception):
-    """Error: a checkpoint is incomplete or damaged; the text is the reason."""
+    """Error: a checkpoint is unfinished or damaged. The text is the reason."""
 
 
 def seal(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest as text, with the checksum of that text as its first key."""
+    """Return a manifest as JSON text whose first key is the checksum of the rest of the text."""
     text = json.dumps({"sha256": _BLANK.decode(), **manifest}, indent=1, allow_nan=False).encode()
     return _with_digest(text, hashlib.sha256(text).hexdigest().encode())
 
@@ -231,20 +235,20 @@ def _with_digest(text: bytes, digest: bytes) -> bytes:
 
 
 def is_as_written(content: bytes) -> bool:
-    """Return whether the checksum in a manifest is that of its text."""
+    """Return whether a manifest, given as text, matches the checksum in it."""
     digest = content[len(_SEAL) : len(_SEAL) + len(_BLANK)]
     text = _with_digest(content, _BLANK)
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
 
 
 def local_sizes(folder: str) -> dict[str, int]:
-    """Return the bytes of each file in a folder."""
+    """Return {name of a file: its size in bytes} of a local folder."""
     return {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
 
 
 def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return `local_sizes` for a file system of fsspec. It lists a folder: a request for each file would take minutes
-    for a checkpoint of a thousand ranks."""
+    """Return a function like `local_sizes` for folders of an fsspec file system. It lists the folder once: separate
+    requests for each file would take minutes for a checkpoint of a thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()
@@ -255,9 +259,10 @@ def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
 
 
 def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str], Mapping[str, int]]) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`, if all its files exist with the right sizes; its `files` include
-    those of `lists`. `read` returns the content of a file, `sizes` the bytes of each file in a folder. Raises
-    TornError, and errors of these two functions other than a missing file."""
+    """Return the manifest of the checkpoint at `path` if all its files exist and have the right sizes; its `files` then
+    also has the rows of the files in `lists`. `read` returns the content of a file, `sizes` the sizes of the files in a
+    folder. Raises TornError for an unfinished or damaged checkpoint, and the errors of `read` and `sizes` except
+    FileNotFoundError."""
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Nodes and losses that compute with several samples at once (batch norm, contrastive losses): checks that their groups
-of samples (`over`) divide the batch and give more than one value per statistic."""
+"""Checks of nodes and losses that compute with several samples at once (batch norm, contrastive losses): their groups
+of samples (`over`) must divide the batch and give more than one value per statistic."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """Node or loss that mixes samples. `span`: the place of its `over`, or of the whole if that is the default.
-    `in_model`: it is a node; a loss sees the outputs of all replicas in `dp`. `values`: how many values of a sample go
-    into one statistic."""
+    """Node or loss that mixes samples. `span`: the place of its `over` in the recipe, or of the node or loss if `over`
+    is not written. `in_model`: it is a node, which in `dp` sees only the samples of its model copy; a loss sees those
+    of all copies. `values`: the number of values of one sample in each statistic."""
 
     name: str
     over: str
@@ -41,7 +41,7 @@ class Mixer:
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
-    """Check each group of samples against the batch and the layout."""
+    """Report groups of samples that do not fit the batch or the layout."""
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     if batch.microbatch_size % 2:
@@ -78,13 +78,13 @@ def _size(mixer: Mixer, batch: BatchSpec) -> int:
 
 
 def num_slices(batch: BatchSpec) -> int:
-    """Return the number of forwards in which a global batch is computed, over all ranks."""
+    """Return the number of microbatches (separate forwards) of a global batch, over all ranks."""
     return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether groups of `size` samples fit: whole groups in a rank's microbatch, or whole microbatches in a
-    group. (data/spec.py defines which rows a rank has.)"""
+    """Return whether groups of `size` samples fit the batch: a rank's microbatch has whole groups, or a group has whole
+    microbatches. (data/spec.py defines the rows of each rank.)"""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -92,7 +92,7 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the closest group sizes below and above that fit."""
+    """Return the next smaller and the next larger group size for which `fits` is true."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
@@ -114,7 +114,8 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report nodes that draw random numbers, if the layout splits a batch: their numbers then depend on the layout."""
+    """Report nodes that draw random numbers if the layout splits a batch: the numbers that they draw then depend on the
+    layout."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []

@@ -1,10 +1,9 @@
 """Grid of a pipeline schedule: the action of each rank at each time.
 
-The order of each rank's actions is torch's own, taken from its schedule class with stub stages: no process group, no
-device. An action is `0F1`: stage 0, forward of microbatch 1; B is a backward, I and W its halves (inputs, weights), and
-`0F3+3B1` two that overlap. Each action takes one unit of time and starts when everything it waits for is done, so that
-the empty cells are the bubble.
-"""
+torch decides the order of each rank's actions: its schedule classes are built with stub stages, without process group
+and device. An action is `0F1`: stage 0, forward of microbatch 1. B is a backward; I and W are its halves (gradients of
+inputs, of weights); `0F3+3B1` are two actions at the same time. Each action takes one unit of time and starts when
+everything that it waits for is done, so the empty cells are the pipeline bubble."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, n
 
 
 def bubble(grid: Grid) -> float:
-    """Return the share of idle cells in the grid, 0 to 1."""
+    """Return the share (0 to 1) of the cells of a grid in which a rank is idle."""
     cells = [cell for row in grid for cell in row]
     return sum(not cell for cell in cells) / len(cells) if cells else 0.0
 
 
 def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """Return the actions of a rank in the order of `Schedule1F1B._step_microbatches`. The table that torch 2.13 offers
-    for it is wrong: shifted by a microbatch on every rank but the first."""
+    """Return the actions of a rank in the order of `Schedule1F1B._step_microbatches`. (torch 2.13 also has a table for
+    this schedule, but it is shifted by a microbatch on every rank except the first.)"""
     warm_up = min(num_microbatches, num_stages - rank)
     forward = [f"{rank}F{number}" for number in range(num_microbatches)]
     backward = [f"{rank}B{number}" for number in range(num_microbatches)]
@@ -60,8 +59,8 @@ def _torch_orders(
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """Return an object with the attributes of a stage that the constructors of schedules read. One for rank 0 is
-    enough: every rank computes the order of all."""
+    """Return an object with the attributes of a pipeline stage that the constructors of torch's schedules read. It
+    claims to be on rank 0; any rank would do, since every schedule object has the orders of all ranks."""
     from torch import nn
 
     return SimpleNamespace(
@@ -77,11 +76,11 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Do nothing. A schedule runs backwards only if it has a loss function."""
+    """Do nothing. (A schedule runs backwards only if it has a loss function.)"""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:
-    """Return torch's actions as text; idle times and communication are left out."""
+    """Return torch's actions of one rank as text, without idle times and communication."""
     found = ["+".join("".join(part) for part in _ACTION.findall(str(action))) for action in actions if action]
     return [cell for cell in found if cell]
 
@@ -91,7 +90,7 @@ def _parts(cell: str) -> list[tuple[int, str, int]]:
 
 
 def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
-    """Check that each stage runs each microbatch exactly once forward and once backward."""
+    """Raise AssertionError unless each stage runs each microbatch exactly once forward and once backward."""
     parts = [part for order in orders for cell in order for part in _parts(cell)]
     for kinds in ("F", "BW", "BI"):
         done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)
@@ -99,7 +98,8 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Return the grid: at each time, every rank starts its next action if everything that it needs is done."""
+    """Return the grid for the orders of all ranks: at each time, a rank starts its next action if the results that it
+    needs exist."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

@@ -1,5 +1,5 @@
-"""Sections training, evaluation, checkpoint, logging and objective in the form that a plan has: components as plain
-data, durations in steps."""
+"""Conversion of the recipe's sections training, evaluation, checkpoint, logging and objective to the form of a plan:
+components as plain data, durations in steps."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return the unit of each metric by its name; its shape is that of one row of the field, also if a sample is a
-    window of rows."""
+    """Return {metric: conversion to the unit of its target's columns}. The conversion's shape is that of one row of the
+    field, even if a sample is a window of rows."""
     fields = {field.name: field for field in data.fields}
     found = {}
     for metric, (name, unit) in units.items():
@@ -46,7 +46,8 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Return losses and metrics, which name their inputs as the batch or the model's graph does."""
+    """Return the losses and metrics of a plan. `sources`: name of a tensor in the recipe -> its name in the batch or
+    among the model's outputs. `units`: the result of `units` in `graph/check_targets.py`."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]
@@ -117,7 +118,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
 
 
 def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> EvaluationPlan | None:
-    """Return the plan of the evaluations, or None if there is no set to evaluate."""
+    """Return the plan of the evaluations, or None if the recipe has no set to evaluate."""
     evaluation = recipe.evaluation
     sets = list_evaluated_sets(recipe.data.split, evaluation)
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)

@@ -1,8 +1,7 @@
-"""Settings of a recipe by dotted path, as in `--set`, and the choice of those that tell runs apart.
+"""Settings of a recipe by dotted path, as in `--set`, and the choice of those that distinguish runs.
 
 A run's name, the columns of `dtrain runs` and the hyper-parameters in TensorBoard show the few settings that differ
-between runs, the most important first, under short names.
-"""
+between runs, the most important first, under short names."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
 
 
 def _plain(value: Any) -> object:
-    """Return a value in a form that JSON can store."""
+    """Return a value converted to types that JSON can store."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump())
     if isinstance(value, Mapping):
@@ -62,7 +61,7 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """Return a sort key for the name of a setting; the most important sorts first."""
+    """Return a sort key for a setting; the most important setting sorts first."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key
@@ -71,13 +70,13 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def telling(keys: Iterable[str]) -> list[str]:
-    """Return the keys that can tell runs apart, the most important first."""
+    """Return the keys that may distinguish runs (not logging, for example), the most important first."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys whose values differ between runs, the most important first. A key with the same values as an
-    earlier one (a node's width that is a var) is left out."""
+    """Return the keys whose values differ between runs, the most important first. A key is left out if an earlier key
+    has the same values in every run, as the width of a node that is set by a var."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in telling({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
@@ -91,7 +90,7 @@ def _word(value: object) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unambiguous ending of each key; `parallelism` is called mode."""
+    """Return {key: its shortest unambiguous ending}; for `parallelism`, the name is "mode"."""
     names = {}
     left = list(dict.fromkeys(keys))
     parts = {key: ["mode"] if key == "parallelism" else _parts(key) for key in left}
@@ -124,8 +123,9 @@ def format_value(value: object) -> str:
 
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
-    """Return the part of a run's name after its time: its mode, the settings given on the command line or by a sweep
-    (`asked`), and `others`, which differ from sibling runs. All characters are safe in file names and shells."""
+    """Return the part of a run's name after the time: the mode, the settings from the command line or a sweep
+    (`asked`), and other settings that differ from those of sibling runs (`others`). All characters are safe in file
+    names and shells."""
     found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
     names = short_names(found)
@@ -138,13 +138,13 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
 
 
 def safe(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Return a text with only characters that are safe in file names and shells, at most `longest` of them."""
+    """Return a text with unsafe characters for file names and shells replaced, cut to `longest` characters."""
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 
 
 def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Return the settings that the `--set` options of a plan set; an option that sets a mapping sets everything below
+    """Return the settings that a plan's `--set` options set. An option that sets a mapping sets every setting below
     it."""
     found: dict[str, object] = {}
     for option in overrides:

@@ -1,5 +1,5 @@
-"""Sharding of a model: which parameters are gathered together, what is freed between forward and backward, and when
-gradients are reduced."""
+"""Sharding of a model (fsdp): which parameters are gathered together, which are freed between forward and backward, and
+when gradients are reduced."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the sharding of a model, or None if `reshard` is None: the mode does not shard.
+    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard.
 
-    `opened`: the model's graph with blocks replaced by their nodes, down to the units. Nodes before the first unit (an
-    embedding) are one group, freed after use. Nodes after the last unit (a norm and a head) are another, which stays
-    gathered, because the backward begins with it. The rest belongs to the root: nodes between units, and nodes that are
-    shared by a tie or called again, which cannot be freed in time. In a pipeline everything that a stage holds stays
-    gathered for the step.
-    """
+    `opened`: the model's graph after `open_blocks`, whose blocks are the units. The nodes before the first unit (an
+    embedding) are one group, freed after use. The nodes after the last unit (a norm and a head) are another group,
+    which stays gathered, because the backward begins with it. All other parameters belong to the root module and stay
+    gathered: those of nodes between units, and those that are tied or called again. In a pipeline, everything on a
+    stage stays gathered for the step."""
     if reshard is None:
         return None
     everything = tuple(parameters)
@@ -52,8 +51,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the nodes with parameters before the first unit, and those after the last one. `held`: the nodes with
-    parameters."""
+    """Return (nodes with parameters before the first unit, nodes with parameters after the last unit). `held`: all
+    nodes with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()
@@ -62,6 +61,7 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """Return which of the nodes in `names` a parameter belongs to: the longest that its name begins with."""
+    """Return the node of `names` to which a parameter belongs: the longest one with which the parameter's name
+    begins."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

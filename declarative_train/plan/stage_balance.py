@@ -1,10 +1,9 @@
-"""Automatic pipeline cuts: consecutive nodes are divided into stages, so that the most expensive stage is as cheap as
-possible.
+"""Automatic pipeline cuts: consecutive nodes are divided into stages so that the most expensive stage costs as little
+as possible.
 
-The cost of a node is the operations of its forward for one sample, plus two per parameter, because parameters are
-updated even if hardly anything is computed with them (an embedding). Nodes that share parameters stay in one stage if
-possible.
-"""
+The cost of a node is the number of operations of its forward for one sample, plus two per parameter, because the update
+of parameters costs time even if little is computed with them (an embedding). Nodes that share parameters stay in one
+stage if possible."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ from declarative_train.graph.graph import Graph
 def balance_cuts(
     graph: Graph, parameters: Shapes, num_stages: int, linked: Iterable[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Return the names of each stage's nodes, in order; None if some stage would have no parameter. `linked`: pairs of
-    nodes with a common parameter, which are separated only if every possible division separates some of them."""
+    """Return the names of the nodes of each stage, in order; None if some stage would have no parameter. `linked`:
+    pairs of nodes with a common parameter, which are in different stages only if no division keeps all pairs
+    together."""
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]
     works = work_of(graph, parameters)
@@ -37,7 +37,7 @@ def balance_cuts(
 
 
 def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """Return the cuts that would separate two linked nodes; cut number i is before node i."""
+    """Return the cuts that separate two linked nodes. Cut number i is before node i."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 
@@ -45,9 +45,9 @@ def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> 
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """Return the end of each part; no end is in `uncut`, and every part has a node with `counts` True. The costliest
-    part is as cheap as possible; among such divisions, the sum of squared costs is smallest. Dynamic programming,
-    O(parts x nodes^2)."""
+    """Return the index of the end of each part, or None if there is no division. No end is in `uncut`, and every part
+    has a node whose `counts` is True. The costliest part is as cheap as possible; among such divisions, the sum of
+    squared costs is smallest. Dynamic programming, O(parts x nodes^2)."""
     total = len(costs)
     sums = [0, *accumulate(costs)]
     counted = [0, *accumulate(map(int, counts))]

@@ -39,7 +39,8 @@ BYTES_OF |= dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 @dataclass(frozen=True, slots=True)
 class PlacementInput:
-    """Input of the division into stages. `num_microbatches`: those of a whole optimizer step."""
+    """Input of the division of a model into pipeline stages. `num_microbatches`: microbatches of a whole optimizer
+    step."""
 
     recipe: Recipe
     lowered: Lowered
@@ -79,15 +80,15 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters a stage holds: its own, and those that it calls again. The dict serves as an
-    ordered set."""
+    """Return the nodes whose parameters are on a stage: those in `names`, and those that they call again. The dict is
+    an ordered set."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
-    """Return the parameters that more than one stage holds, in the order of the model. Tied parameters count as one,
-    under the name of their source."""
+    """Return the parameters that more than one stage has, in the order of the model. Tied parameters are one, under the
+    name of the parameter that they are tied to."""
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
@@ -108,13 +109,14 @@ def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tu
 
 
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
-    """Return the number of elements per sample that each stage but the first receives from the one before."""
+    """Return, for each stage but the first, the number of elements per sample that it receives from the previous
+    stage."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return the dtype of each value that a stage receives: the compute dtype; that of the parameters if a loss or
-    metric reads it; unchanged for integers."""
+    """Return the dtypes of the values that each stage but the first receives: the compute dtype for floats; the dtype
+    of the parameters if a loss or metric reads the value; integers keep their dtype."""
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
     narrow = COMPUTE_DTYPES.get(precision, wide)
@@ -129,7 +131,7 @@ def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...
 
 
 def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
-    """Return the bytes per sample that are sent over each cut, forward and backward."""
+    """Return, for each cut, the bytes per sample that are sent over it in the forward and in the backward."""
     found = []
     for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
         specs = [piece.graph.inputs[name] for name in piece.wires_in]
@@ -152,7 +154,7 @@ def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tupl
 
 
 def _find_linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
-    """Return pairs of nodes with a common parameter: it is tied, or one node calls the other again."""
+    """Return the pairs of nodes with a common parameter: it is tied, or one of the nodes calls the other again."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
     pairs = [(_value_of_node(name, place), _value_of_node(source, place)) for name, source in ties]
@@ -166,8 +168,8 @@ def _with_parameters(site: PlacementInput, opened: Graph) -> list[str]:
 def _cut_by_names(
     site: PlacementInput, cut_before: Sequence[str], opened: Graph
 ) -> tuple[Stages | None, list[Diagnostic]]:
-    """Return the stages that result from cutting before each named node, or None and errors. The name of a `repeat` or
-    of a block means its first node."""
+    """Return (names of the nodes of each stage, errors); None in place of the names if a cut is wrong. Each node in
+    `cut_before` begins a stage; the name of a `repeat` or a block stands for its first node."""
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
     for position, name in enumerate(cut_before):
@@ -190,7 +192,8 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report what pipeline stages cannot share, and nodes that a schedule with a split backward cannot run."""
+    """Report nodes and parameters that stages cannot share, and nodes that a schedule with a split backward cannot
+    run."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]
@@ -209,7 +212,8 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Return whether a node runs twice within one stage. (A call from another stage runs a copy.)"""
+    """Return whether a node runs twice within one stage. (If another stage calls it again, this stage has a copy of
+    it.)"""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
@@ -218,7 +222,7 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return what `place` has for the node that a parameter belongs to. Keys of `place` are paths of nodes."""
+    """Return the value in `place` of the node to which a parameter belongs. Keys of `place` are paths of nodes."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)
@@ -227,8 +231,8 @@ def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
 def _check_copies(
     site: PlacementInput, pipeline: PipelineAxis, shared: Sequence[SharedParameter]
 ) -> Iterator[Diagnostic]:
-    """Report a parameter with two copies on one rank: there they are one tensor, which `fully_shard` cannot shard for
-    two stages."""
+    """Report a tied parameter if two of its stages are on one rank: both stages would hold the same tensor, and
+    `fully_shard` cannot shard it twice."""
     mesh = site.recipe.mode.mesh(site.recipe.layout.num_gpus)
     if mesh is None or size_of(mesh, "shard") == 1:
         return
@@ -244,5 +248,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe where a stage is cut; with automatic cuts, that of the nearest key above."""
+    """Return the place in the recipe where stage `stage` begins; with automatic cuts, the place of the nearest
+    enclosing key that is written."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

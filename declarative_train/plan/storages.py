@@ -1,5 +1,5 @@
-"""Frozen weights that are stored in fewer bits (`storage` in `model.parameters`): which they are, and messages where
-that is not possible."""
+"""Number formats of frozen weights that are stored in fewer bits (`storage` in `model.parameters`): the choice, and
+errors for weights that cannot be stored so."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Return the storage format of a parameter; None for full precision. `tables`: the weights that can have one, those
-    of linear maps and embeddings."""
+    """Return the number format in which a parameter is stored; None for full precision. `tables`: the weights that can
+    be stored in fewer bits, those of linear maps and embeddings."""
     return found.storage if name in tables else None
 
 
 def check_storages(
     recipe: Recipe, settings: Settings, plans: Sequence[ParameterPlan], tables: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """Report `storage` settings that have no effect or cannot be applied. `tables`: the weights that can have a storage
-    format."""
+    """Report `storage` settings that have no effect or cannot be applied. `tables`: as in `storage_of`."""
     rules = [rule for rule in recipe.model.rules if rule.settings.storage is not None]
     for rule in rules:
         met = [name for name in settings if rule.match(name) is not None]

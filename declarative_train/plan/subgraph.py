@@ -1,8 +1,7 @@
 """Graph that computes selected outputs of a plan from fields, and nothing else.
 
-A plan holds two graphs: nodes computed from fields alone, and the model. Here they are joined, without the nodes that
-no requested output needs. Targets are inputs of the result only if a requested output reads them.
-"""
+A plan has two graphs: the nodes that are computed from fields alone, and the model. Here they are joined, and nodes
+that no requested output needs are removed. A target is an input of the result only if a requested output reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UnknownOutputError(Exception):
-    """Error: the model has no node of this name. `known`: the existing names."""
+    """Error: a requested output is not a node of the model. `known`: the names that exist."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         self.name, self.known, self.reason = name, tuple(known), reason
@@ -26,7 +25,7 @@ class UnknownOutputError(Exception):
 
 
 def whole_graph(plan: Plan) -> Graph:
-    """Return one graph from the fields to everything that losses and metrics read; names are those of the plan."""
+    """Return one graph from the fields to all values that losses and metrics read. Names are those in the plan."""
     batch_graph, graph = plan.batch_graph, plan.graph
     made = dict(batch_graph.outputs)
     nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
@@ -39,9 +38,9 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
 
 
 def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
-    """Return the graph that computes only these outputs and has them as its outputs, in this order. `outputs` are names
-    that losses or metrics read, nodes (`encoder`; `lstm.hidden` for an output other than the first), or nodes inside
-    blocks (`gpt.layers.0.attn`). Raises UnknownOutputError."""
+    """Return the graph that computes only `outputs`, in this order. An output is a name that losses or metrics read, a
+    node (`encoder`; `lstm.hidden` for an output other than the first), or a node in a block (`gpt.layers.0.attn`).
+    Raises UnknownOutputError."""
     graph = whole_graph(plan)
     edges: dict[str, Edge] = {}
     for name in outputs:
@@ -78,7 +77,7 @@ def _why_not(graph: Graph, name: str) -> str:
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """Return the nodes that the given edges depend on, and nodes that these call again."""
+    """Return the nodes on which the given edges depend, and the nodes that these call again."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
@@ -95,8 +94,7 @@ def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
 
 
 def nodes_of(plan: Plan) -> list[str]:
-    """Return the names of the nodes that `prune` accepts as outputs, as in the recipe; those inside blocks come
-    last."""
+    """Return the names that `prune` accepts as outputs, in the recipe's order; nodes inside blocks are last."""
     graph = whole_graph(plan)
     outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
     return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]

@@ -1,8 +1,8 @@
-"""Tensor maps: files whose tensors fill parameters under other names, compared with the parameters by file headers.
+"""Tensor maps: they translate the names of parameters to the names of tensors in published files. The tensors are
+compared with the parameters by file headers alone.
 
-A map translates names in a file to names of parameters. A parameter consists of one tensor, or of several stacked in
-rows, which may be transposed. Each rank reads only its part of the file.
-"""
+A parameter is filled by one tensor, or by several stacked as rows, which may be transposed. Each rank reads only its
+part of the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def find_blocks(scope: Scope) -> Iterator[tuple[BlockNode, Published]]:
-    """Yield the nodes that published models match."""
+    """Yield (block, published model) for each block of the model whose weights can come from a published model."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             if node.params and node.published is not None:
@@ -37,8 +37,8 @@ def find_blocks(scope: Scope) -> Iterator[tuple[BlockNode, Published]]:
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
-    """Return the nodes of the model that published weights can fill, with the params and config that they were made
-    from."""
+    """Return the nodes of the model whose weights can come from a published model, with their params and the model's
+    config."""
     return tuple(
         PublishedPlan(
             node.path,
@@ -56,14 +56,14 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def respelt(tensors: TensorMapPlan, name: str) -> str:
-    """Return the current spelling of a name in an old file."""
+    """Return the current spelling of a tensor's name from an old file."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
-    """Return the tensors of a file that fill a parameter, () if published models lack it. `stored`: the names in the
-    file; if none begins with the map's prefix, names are without it."""
+    """Return the tensors of a file that fill a parameter; () if published models do not have it. `stored`: the names in
+    the file. If none of them begins with the map's prefix, the names that are returned have no prefix."""
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -85,14 +85,15 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
-    """Return a name with the numbers of copies for `*`, and one more for `{+1}`: torchvision counts the stages of a
-    ResNet from 1."""
+    """Return a pattern with each `*` replaced by the number of a copy, and each `{+1}` by this number plus one
+    (torchvision counts the stages of a ResNet from 1)."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
 def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None:
-    """Return the shape of the parameter that these tensors of a file make; None if their rows do not fit together."""
+    """Return the shape of the parameter that is formed from tensors of a file; None if the tensors do not fit
+    together."""
     parts = list(parts)
     shapes = [_without_ones(found[part.name], part.ones) for part in parts]
     shapes = [shape[::-1] if part.transpose else shape for shape, part in zip(shapes, parts, strict=True)]
@@ -105,8 +106,8 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """Return a shape without `ones` leading dimensions of size 1, () if they have other sizes; a negative number adds
-    them."""
+    """Return a shape without its first `ones` dimensions, which must have size 1 (otherwise ()). If `ones` is negative,
+    dimensions of size 1 are added."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -115,8 +116,9 @@ def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
 def check_published(
     held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) with all tensors of the file that are missing, unexpected or of another shape; None if all
-    fit. `whole` False: only part of the model is held here, and unexpected tensors belong to other ranks."""
+    """Return (problem, hint) about all tensors of a published file that are missing, unexpected or of another shape;
+    None if everything fits. `whole` False: `held` is only part of the model, so unexpected tensors may belong to other
+    ranks."""
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
@@ -160,8 +162,8 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Return (problem, hint) with the tensors that are missing or of another shape, for a file that fills only some
-    parameters; None if all fit."""
+    """Return (problem, hint) about all tensors that are missing or of another shape, for a file that fills only some
+    parameters; None if everything fits."""
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
@@ -177,7 +179,7 @@ def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
-    """Return whether a tensor of the file is known not to be a parameter."""
+    """Return whether the map knows that a tensor of the file is not a parameter."""
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     return any(fnmatchcase(name, each) for each in ignored)
 
@@ -187,7 +189,7 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return a problem and a hint for the first selector of `exclude` that matches no parameter."""
+    """Return (problem, hint) for the first selector of `exclude` that matches no parameter; None if all match."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
@@ -199,8 +201,8 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the names of head parameters that the file lacks and that keep random initial values, without excluded
-    ones."""
+    """Return the parameters of output layers that keep random initial values, because the file does not have them.
+    Excluded parameters are left out."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [
@@ -210,7 +212,8 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the parameters of heads that the file lacks completely; half a head is an error of the file."""
+    """Return the parameters of the output layers of which the file has nothing. (If a file has only some parameters of
+    an output layer, the missing ones are an error.)"""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -236,7 +239,8 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
 
 
 class ModelTensors(NamedTuple):
-    """Shapes of a model's parameters and buffers by name; `ties`: the name of the tensor that a tied one shares."""
+    """Shapes of a model's parameters and buffers by name. `ties`: name of a tied tensor -> name of the tensor whose
+    storage it shares."""
 
     shapes: Shapes
     ties: Mapping[str, str]
@@ -255,8 +259,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return the shapes of the parameters below a node, by name relative to it, and groups of names that are one tied
-    parameter."""
+    """Return ({parameter below a node, by its name relative to the node: shape}, lists of the names that tied
+    parameters have)."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

@@ -26,7 +26,7 @@ _LEAST_STEPS, _VANISHES = 10, 1e-4
 
 @dataclass(slots=True)
 class Timing:
-    """Conversion of durations (`3 epochs`, `5%`) to optimizer steps. `tokens_per_sample`: None if samples are not
+    """Conversion of durations (`3 epochs`, `5%`) to optimizer steps. `tokens_per_sample`: None for samples that are not
     texts."""
 
     recipe: Recipe
@@ -36,11 +36,11 @@ class Timing:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def steps(self, duration: Duration) -> int:
-        """Return a duration in steps. Raises ValueError if it cannot be converted."""
+        """Return a duration in optimizer steps, rounded up. Raises ValueError if it cannot be converted."""
         return duration.steps(**self._lengths)
 
     def exact_steps(self, duration: Duration) -> float:
-        """Return a duration in steps, without rounding up to a whole step."""
+        """Return a duration in optimizer steps, not rounded."""
         return duration.exact_steps(**self._lengths)
 
     @property
@@ -53,7 +53,8 @@ class Timing:
         }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
-        """Return an interval such as `evaluation.every` in steps; warn if it is longer than the run."""
+        """Return the interval at `path` (such as `evaluation.every`) in steps, None if it is not set; warn if it is
+        longer than the run."""
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
@@ -62,7 +63,7 @@ class Timing:
         return steps
 
     def warmup(self, path: str, duration: Duration | None) -> int:
-        """Return the steps of the warm-up, which must be shorter than the run."""
+        """Return the length of the warm-up in steps; report an error if it is not shorter than the run."""
         if duration is None:
             return 0
         steps = self._steps_at(path, duration)
@@ -72,7 +73,7 @@ class Timing:
         return steps
 
     def decay(self, path: str, decay: float) -> float:
-        """Return the decay of a moving average; warn if the average reaches back over more than a third of the run."""
+        """Return `decay`, the decay of a moving average; warn if the average covers more than a third of the run."""
         if round(3 / (1 - decay)) > self.num_steps:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
@@ -96,7 +97,7 @@ class Timing:
         return found
 
     def check_lr(self, schedule: LrSchedule, num_warmup_steps: int) -> None:
-        """Warn if a schedule, with its durations in steps, falls to nothing before the middle of the run."""
+        """Warn if a schedule, with its durations in steps, falls to almost zero before the middle of the run."""
         if self.recipe.plugins:  # whose factors may fail
             return
         middle = self.num_steps // 2
@@ -119,17 +120,19 @@ class Timing:
             return 1
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
-        """Return whether the check `longer-than-run` of the recipe covers a duration, since both have the same unit."""
+        """Return whether the recipe's check `longer-than-run` already covers a duration, because the run's length has
+        the same unit."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """Return whether the value is written in the recipe: a default is not the user's mistake."""
+        """Return whether the key at `path` is written in the recipe; a default value is not the user's mistake."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """Return the batch sizes of a run. The recipe's rules have already checked that everything divides (R003, P001)."""
+    """Return (batch sizes of a run, diagnostics). Checks of the recipe have already made sure that the sizes divide
+    (R003, P001)."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size

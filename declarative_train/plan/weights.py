@@ -1,7 +1,6 @@
 """Initial values from files: local files are compared with the parameters that they fill, by names and shapes alone.
 
-Files on other machines are read when the run starts; then the same comparison gives the same messages.
-"""
+Files on other machines are read when the run starts; the same comparison is made then, with the same messages."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ _SHOWN = 3
 def plan_weights(
     recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None
 ) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
-    """Return a plan for each file of initial values, and errors for files that do not fit the parameters."""
+    """Return (a WeightsPlan for each entry of `model.weights`, errors for files that do not fit the parameters)."""
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
@@ -115,7 +114,7 @@ def plan_weights(
 
 
 def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Report that the package safetensors is missing. Lint does not need it, so that otherwise only the run would
+    """Report that the package safetensors is not installed. Lint works without it, so otherwise only the run would
     fail."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
@@ -124,8 +123,8 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run if `path` is a folder of runs, else `path`. The plan contains statistics of
-    that run, so it must not load the weights of a later one."""
+    """Return the path of the newest run if `path` is a folder of runs, otherwise `path`. The plan contains statistics
+    of this run, so it must not load the weights of a later run."""
     if local is None or not os.path.isdir(local):
         return path
     try:
@@ -137,8 +136,8 @@ def _pin_run(path: str, local: str | None) -> str:
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """Return names and shapes in a weights file or a run's folder, without reading the values; None if only the run can
-    read it. Raises ValueError and OSError."""
+    """Return names and shapes of the tensors in a weights file or a run's folder, without reading values; None if only
+    the run can read them. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
     if path.endswith(INDEX):
@@ -148,7 +147,8 @@ def _shapes_in(path: str) -> Shapes | None:
 
 
 def files_of_index(path: str, index: object) -> dict[str, str]:
-    """Return the file of each tensor, from the `weight_map` of an index. Raises ValueError."""
+    """Return {tensor: its file} from the `weight_map` of the index at `path`. Raises ValueError for a malformed
+    index."""
     named = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
         raise ValueError("it has no `weight_map` from names to files")
@@ -157,7 +157,8 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
 
 
 def header_of(path: str) -> Header | None:
-    """Return names, shapes and dtypes of a file, or None if only the run can read it. Raises ValueError and OSError."""
+    """Return names, shapes and dtypes of the tensors in a file; None if only the run can read it. Raises ValueError and
+    OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):
@@ -169,7 +170,7 @@ def header_of(path: str) -> Header | None:
 
 
 def _dtype_words(dtype: torch.dtype) -> str:
-    """Return a dtype as safetensors names it: `F32`, `BF16`, `I64`."""
+    """Return a dtype in the spelling of safetensors: `F32`, `BF16`, `I64`."""
     name = str(dtype).removeprefix("torch.")
     return re.sub(r"^(float|bfloat|u?int)(?=\d)", lambda kind: _LETTERS[kind[1]], name)
 
@@ -207,7 +208,8 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """Return the tensors of a torch file on the meta device; None if that would require reading all of it."""
+    """Return the tensors of a file that torch saved, on the meta device; None if all of the file would have to be read
+    for that."""
     import pickle
 
     import torch
@@ -236,8 +238,8 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
 def check_shapes(
     module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) with all names that do not fit; None if every parameter below the node gets a value.
-    `whole` False: the module is part of the model."""
+    """Return (problem, hint) about all names that do not fit; None if every parameter below the node gets a value.
+    `whole` False: `module` is part of the model."""
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed
@@ -293,7 +295,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """Return the shortest beginnings, in whole parts of names, that match all of `names` and none of `others`."""
+    """Return the shortest prefixes that match all of `names` and none of `others`; a prefix ends at a dot."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

@@ -1,6 +1,5 @@
-"""Rules of the package `graph`: code -> `family.function`, or a file of one rule, whose docstring is its manual
-page.
-"""
+"""Checks of the package `graph`: code -> `family.function`, or a file with one check. The docstring is the manual
+page."""
 
 RULES: dict[str, str] = {
     "G001": "shapes.inputs_do_not_fit",

@@ -1,4 +1,5 @@
-"""Rules of the package `plan`: code -> `family.function`, or a file of one rule; the docstring is its manual page."""
+"""Checks of the package `plan`: code -> `family.function`, or a file with one check. The docstring is the manual
+page."""
 
 RULES: dict[str, str] = {
     "G009": "shapes.no_gradient",

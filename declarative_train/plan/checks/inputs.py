@@ -1,7 +1,7 @@
-"""Messages on numbers of the samples that are unusual for a network: not scaled, not normalised, a row number.
+"""Messages on inputs that are unusual for a network: numbers that are not scaled or normalised, a column that numbers
+the rows.
 
-Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
-"""
+Each function is one message; its docstring is the manual page of its code. All are warnings: the run is valid."""
 
 from __future__ import annotations
 
