@@ -18,7 +18,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_parameter_dtype,
     needs_positions,
 )
-from declarative_train.components.products import Product, Use
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.amounts import format_count
 from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 
