@@ -61,6 +61,12 @@ class Machine:
             return float(Path(f"{self.hosts}.clock").read_text())
         return 0.0
 
+    def command(self, *words: str) -> list[str]:
+        """Return the command that runs another one on this machine."""
+        setup = f"mount --bind {self.hosts} /etc/hosts && hostname {self.name}"
+        entered = ["nsenter", f"--net=/var/run/netns/{self.namespace}", "unshare", "--uts", "--mount"]
+        return [*entered, "sh", "-c", f'{setup} && exec "$@"', "sh", *words]
+
     def start(self, module: str, *words: str, cwd: Path | None = None) -> started.Started:
         process = started.start(module, *words, cwd=cwd, machine=self)
         STARTED.append(process)

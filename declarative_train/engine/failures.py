@@ -22,6 +22,7 @@ import re
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,6 +42,7 @@ LIMITS_S = {
 }
 Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S", "DTRAIN_STORE_S", "DTRAIN_START_S"]
 VICTIM_WAIT_S = 1.5
+REASON = "reason.txt"
 # messages of gloo, TCPStore and NCCL when another process is gone
 _PEER_LOSS = (
     "connection closed by peer",
@@ -152,6 +154,23 @@ def write_failure(directory: Path, failure: Failure) -> bool:
     except OSError:
         return False
     return True
+
+
+def write_reason(directory: Path, why: str) -> None:
+    """Write why a run failed, if no rank can report it."""
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / REASON).write_text(why, encoding="utf-8")
+
+
+def read_reason(directory: Path) -> str | None:
+    """Return why a run failed, None if there is no report."""
+    with suppress(OSError):
+        return (directory / REASON).read_text(encoding="utf-8")
+    first = next(iter(read_failures(directory)), None)
+    if first is None:
+        return None
+    return f"rank {first.rank}{f', step {first.step}' if first.step else ''}: {first.message}"
 
 
 def read_failures(directory: Path) -> list[Failure]:

@@ -300,7 +300,7 @@ class Coordinator:
         """Return the sentence on a node that is lost, else None."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
-            return f"{place} was started again"
+            return f"{place} was lost and has come back"
         if seen.status.has_left:
             return f"{place} left the run"
         silent_s = now_s - seen.changed_s

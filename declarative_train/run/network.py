@@ -64,9 +64,14 @@ def interface_to(address: str) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an address, or a name, is one of this machine. An unknown name counts as one."""
+    """Return whether an address, or a name, is one of this machine. An unknown name counts as one, and so does that of
+    this machine on Debian: it is 127.0.1.1 here, which is reached from 127.0.0.1."""
     own = _own_address_to(address)
-    return own is None or own in {ip_address(found[4][0]) for found in socket.getaddrinfo(address, None)}
+    return (
+        own is None
+        or own.is_loopback
+        or own in {ip_address(found[4][0]) for found in socket.getaddrinfo(address, None)}
+    )
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:

@@ -37,6 +37,7 @@ from declarative_train.engine.failures import (
     limit_s,
     without_answer,
     write_failure,
+    write_reason,
 )
 from declarative_train.files.open_files import format_path
 from declarative_train.run.messages import NodeResult
@@ -369,6 +370,7 @@ def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: 
         return EXIT_FAILED, report(job, failures[0], num_ranks)
     else:
         why = f"a rank exited without a report in {job.failures_dir} (exit codes {deaths})"
+    write_reason(job.failures_dir, why)
     return EXIT_FAILED, [f"dtrain: the run failed: {why}"]
 
 

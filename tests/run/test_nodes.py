@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from declarative_train.app.records.record import read_record
 from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
@@ -92,6 +93,7 @@ def test_two_nodes_train(directory: Path, version: int, by_name: bool) -> None:
     assert ended.status == "finished"
     assert "state" in said[1][1]
     assert said[0][1] == ""
+    assert own_lines(said[0][2] + said[1][2]) == []
 
 
 def test_a_mistake_in_the_recipe_is_reported_by_node_0_alone(directory: Path, nodes: list[Machine]) -> None:
@@ -211,6 +213,11 @@ def test_a_lost_node_ends_the_run_with_its_name(directory: Path, nodes: list[Mac
     code, _, errors = finish(started[1 - number])
     assert code == 3
     assert ("node 1 (box1) did not answer for" if number else "node 0 at 10.77.0.1:29544 is lost") in errors
+    if number:
+        (run,) = (directory / "runs" / "made").iterdir()
+        record = read_record(str(run))
+        assert record is not None
+        assert record.reason.startswith("node 1 (box1) did not answer for")
 
 
 def own_lines(errors: str) -> list[str]:

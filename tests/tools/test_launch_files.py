@@ -21,7 +21,7 @@ import yaml
 
 from declarative_train.app.main import main
 from declarative_train.planner.text.estimate import memory
-from declarative_train.run.event import CheckpointSaved, StepDone
+from declarative_train.run.event import CheckpointSaved, RunStarted, StepDone
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.tools.launch.needs import needs_of
 from declarative_train.tools.launch.write import ENGINES, job_name
@@ -222,8 +222,12 @@ def test_what_cannot_be_submitted_here_is_said(
     assert "sky is not installed here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stops", [False, True])
-def test_the_script_for_ssh_runs_and_stops(directory: Path, stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def find_number(events: Path, kind: type) -> int:
+    return sum(isinstance(event, kind) for event in read_events(events)) if events.exists() else 0
+
+
+@pytest.mark.parametrize("ends", ["by itself", "by a signal", pytest.param("after a kill", marks=pytest.mark.long)])
+def test_the_script_for_ssh_runs_and_stops(directory: Path, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     bin_ = directory / "bin"
     bin_.mkdir()
@@ -232,22 +236,32 @@ def test_the_script_for_ssh_runs_and_stops(directory: Path, stops: bool, monkeyp
     (bin_ / "dtrain").write_text(f'#!/bin/bash\nexec {sys.executable} -m declarative_train "$@"\n')
     (bin_ / "dtrain").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
-    text = launch(directory, "ssh", merged(DIGITS, ENDLESS) if stops else DIGITS, "--hosts", "one")
+    recipe = DIGITS if ends == "by itself" else merged(merged(DIGITS, ENDLESS), {"layout": {"max_restarts": 2}})
+    text = launch(directory, "ssh", recipe, "--hosts", "one")
     path = directory / "job" / "job.sh"
     path.write_text(re.sub(r"exec \S+ run", f"exec {bin_}/dtrain run", text))
     process = subprocess.Popen(["bash", str(path)], cwd=directory, start_new_session=True)
-    try:
-        log = directory / "runs" / "made" / "job" / "events.jsonl"
-        deadline_s = time.monotonic() + 100
-        while stops and time.monotonic() < deadline_s:
-            if log.exists() and any(isinstance(event, StepDone) for event in read_events(log)):
-                process.send_signal(signal.SIGTERM)
-                break
+    log = directory / "runs" / "made" / "job" / "events.jsonl"
+
+    def wait_for_a_step() -> None:
+        deadline_s, before = time.monotonic() + 100, find_number(log, StepDone)
+        while find_number(log, StepDone) == before:
+            assert time.monotonic() < deadline_s
             time.sleep(0.1)
-        assert process.wait(100) == (75 if stops else 0)
+
+    try:
+        if ends == "after a kill":
+            wait_for_a_step()
+            os.kill(int((directory / "job" / "node_0.pid").read_text()), signal.SIGKILL)
+            wait_for_a_step()
+        if ends != "by itself":
+            wait_for_a_step()
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == (0 if ends == "by itself" else 75)
     finally:
         process.kill()
-    assert any(isinstance(event, CheckpointSaved) for event in read_events(log))
+    assert find_number(log, CheckpointSaved) > 0
+    assert find_number(log, RunStarted) == (2 if ends == "after a kill" else 1)
 
 
 def test_the_image_is_built_from_files_that_are_there() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from declarative_train.core.names import EVENTS, RUN
 from declarative_train.engine.checkpoints.store import CheckpointStore
-from declarative_train.engine.failures import read_failures
+from declarative_train.engine.failures import read_reason
 from declarative_train.plan.codec import PlanError, from_json
 from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.run.sinks.console import median
@@ -186,12 +186,8 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
         return _STATES[ended["status"]], ""
     if is_locked(Path(folder)) or is_uploading(Path(folder)):
         return "running", ""
-    failures = read_failures(Path(folder) / FAILURES)
-    if failures:
-        first = failures[0]
-        at = f", step {first.step}" if first.step else ""
-        return "failed", f"rank {first.rank}{at}: {first.message}"
-    return "failed", "it ended without a message: killed, or the machine went down"
+    why = read_reason(Path(folder) / FAILURES)
+    return "failed", why or "it ended without a message: killed, or the machine went down"
 
 
 def _about_older(folder: str, started: Entry) -> Entry:

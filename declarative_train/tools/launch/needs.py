@@ -17,7 +17,8 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Needs of a job. A task is a process that the cluster starts: a rank, or the one process of `dp`. `cores` are
-    those of a task. `minutes` is None if the time is not known. `lead_s`: seconds from a signal to the end."""
+    those of a task. `minutes` is None if the time is not known. `lead_s`: seconds from a signal to the end.
+    `max_restarts` is that of the layout: if it is not 0, the run goes on when an agent was killed and starts again."""
 
     num_nodes: int
     tasks_per_node: int
@@ -26,6 +27,7 @@ class Needs:
     minutes: int | None
     time_reason: str
     lead_s: int
+    max_restarts: int
 
     @property
     def gpus_per_node(self) -> int:
@@ -51,6 +53,7 @@ def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None
         minutes=minutes,
         time_reason=reason,
         lead_s=lead_s(plan),
+        max_restarts=layout.max_restarts,
     )
 
 
