@@ -1,4 +1,4 @@
-"""Communication of this rank: its position on the plan's mesh, sums over ranks, gathered rows."""
+"""Communication of this rank: its position on the plan's mesh; sums over ranks; rows gathered from ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or 
 
 
 class Alone(Collective):
-    """Collective of a single process: sums and gathers change nothing."""
+    """Collective of a single process, in which sums and gathers return their input."""
 
     rank, size = 0, 1
     group: ProcessGroup | None = None
@@ -43,7 +43,7 @@ class Alone(Collective):
         return tensor
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """Do nothing: the tensor is the sum already."""
+        """Do nothing: the sum over one process is the tensor itself."""
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
         return lambda: None
@@ -53,7 +53,7 @@ class Alone(Collective):
 
 
 class Ranks(Collective):
-    """Collective of the ranks of a process group. (gloo cannot sum booleans; they are sent as uint8.)"""
+    """Collective of the ranks of a process group. (gloo cannot sum booleans, so they are sent as uint8.)"""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group
@@ -66,12 +66,12 @@ class Ranks(Collective):
         return total
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """Sum in place over the ranks."""
+        """Replace the tensor by its sum over the ranks."""
         distributed.all_reduce(tensor, group=self.group)
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Start a sum in place, and return a function to call before reading it. Call these functions in the order of
-        the starts. On a GPU they make the stream wait, not the host."""
+        """Start a sum in place. Return a function that must be called before the tensor is read; several of them must
+        be called in the order of the starts. On a GPU it makes the stream wait, not the host."""
         work = distributed.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
 
@@ -81,25 +81,27 @@ class Ranks(Collective):
         return end
 
     def max(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the greatest value of each element over the ranks."""
+        """Return the elementwise maximum over the ranks."""
         greatest = tensor.clone()
         distributed.all_reduce(greatest, distributed.ReduceOp.MAX, group=self.group)
         return greatest
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return tensors of equal shape joined along the last dimension, in rank order."""
+        """Return the tensors of all ranks, which must have equal shapes, concatenated along the last dimension in rank
+        order."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         distributed.all_gather(parts, tensor, group=self.group)
         return torch.cat(parts, -1)
 
     def gather_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return tensors (B, T, ...) of equal shape joined along T, in rank order."""
+        """Return the tensors (B, T, ...) of all ranks, which must have equal shapes, concatenated along T in rank
+        order."""
         parts = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
         _gather_single(parts, tensor.contiguous(), group=self.group)
         return parts.view(self.size, *tensor.shape).movedim(0, 1).flatten(1, 2)
 
     def sum_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of tensors (B, T, ...) over the ranks, of this rank's part of T."""
+        """Sum the tensors (B, T, ...) over the ranks, and return this rank's part of T (a reduce-scatter)."""
         B, T, *rest = tensor.shape
         parts = tensor.reshape(B, self.size, T // self.size, *rest).movedim(1, 0).contiguous()
         found = torch.empty_like(parts[0])
@@ -107,8 +109,8 @@ class Ranks(Collective):
         return found
 
     def exchange(self, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
-        """Return the rows that the ranks send to this one, in rank order. `sent` and `received`: their numbers, by
-        rank."""
+        """Send rows of `tensor` to the other ranks (an all-to-all), and return the rows that they send to this rank, in
+        rank order. `sent`, `received`: the number of rows for each rank, and from each rank."""
         found = tensor.new_empty(sum(received), *tensor.shape[1:])
         distributed.all_to_all_single(found, tensor.contiguous(), list(received), list(sent), group=self.group)
         return found
@@ -124,7 +126,7 @@ class Ranks(Collective):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
-        """Return the number of rows on each rank, and a dtype that can hold the rows of all."""
+        """Return (number of rows on each rank, a dtype that can represent the rows of all ranks)."""
         mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         distributed.all_gather(parts, mine, group=self.group)
@@ -134,18 +136,17 @@ class Ranks(Collective):
 
 
 class MeshPosition:
-    """Position of this rank on the mesh of the plan.
+    """Position of this rank on the mesh of the plan, and its process groups.
 
     world       all ranks
-    data        the ranks that have other rows of the batch and otherwise do the same, in the order of their rows;
+    data        the ranks that differ from this one only in their rows of the batch, in the order of their rows;
                 `data_index` is this rank's index among them, `data_ranks` are their global numbers
-    pipeline    the ranks that hold the other stages, None without that axis
-    expert      the ranks that hold the other experts; `same_experts`: the copies of the own ones
-    context     the ranks that have other positions of the same rows, None without that axis
+    pipeline    the ranks with the other stages; None without this axis
+    expert      the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
+    context     the ranks with other positions of the same rows; None without this axis
     sums        the ranks over which losses, metrics and counts are summed
-    mesh        torch's mesh, with the plan's names of axes; None if no call to torch needs it
-    is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support
-    """
+    mesh        torch's mesh, with the plan's names of axes; None if no call of torch needs it
+    is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support"""
 
     def __init__(self, layout: LayoutPlan, device: torch.device, *, is_traced: bool = False) -> None:
         self.is_traced = is_traced
@@ -192,8 +193,8 @@ class MeshPosition:
         return self._mesh
 
     def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
-        """Return the mesh of the data axes in which `shard` and `expert` are one axis `shard`: parameters other than
-        experts are divided over both."""
+        """Return the mesh of the data axes with `shard` and `expert` joined to one axis `shard`: parameters other than
+        experts are sharded over both."""
         from torch.distributed.device_mesh import DeviceMesh
 
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
@@ -216,15 +217,16 @@ class MeshPosition:
 
 
 def make_group(ranks: Sequence[int]) -> ProcessGroup:
-    """Return a process group of these ranks, with the time limit of the run (torch's default is half an hour). All of
-    them must call this."""
+    """Return a process group of these ranks, all of which must call this. Its time limit is that of the run (torch's
+    default is half an hour)."""
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
     made: ProcessGroup = distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
     return made
 
 
 def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
-    """Return torch's mesh. Its groups are made here, because `init_device_mesh` has no argument for a time limit."""
+    """Return torch's mesh for a layout. Its groups are created here, because `init_device_mesh` has no argument for a
+    time limit."""
     from torch.distributed.device_mesh import DeviceMesh
 
     sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
@@ -241,14 +243,14 @@ def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a DTensor; a plain tensor as it is."""
+    """Return the local tensor of a DTensor; any other tensor as it is."""
     found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return found
 
 
 def finish_together(device: torch.device) -> None:
-    """Wait until all ranks are done: on GPUs a peer may still read what this rank's last kernels sent. The ranks meet
-    on their hosts, by gloo, which delivers all its data before it returns."""
+    """Wait until all ranks are done, because another GPU may still read data that this rank's last kernels sent. The
+    hosts wait for each other by gloo, which delivers all its data before it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         distributed.all_reduce(torch.zeros(1))
@@ -256,8 +258,8 @@ def finish_together(device: torch.device) -> None:
 
 @torch.no_grad()
 def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
-    """Average running statistics over the ranks: each rank updated its own by its rows. One reduction over all
-    floating-point buffers; counters are equal anyway."""
+    """Average the floating-point buffers of a module over the ranks in one reduction: each rank updated its running
+    statistics with its own rows. (Counters are equal on all ranks.)"""
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

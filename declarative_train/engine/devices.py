@@ -1,4 +1,4 @@
-"""Devices of the ranks: chosen once for all ranks, with a notice if they are not those of the layout."""
+"""Devices of the ranks: chosen once for all ranks, with a notice if they differ from those in the layout."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Kind of device for all ranks. `indices`: for each rank the number of its GPU, as that rank counts; (): those of
-    the plan."""
+    """Kind of device for all ranks. `indices`: for each rank, the number of its GPU among those that the rank sees; ():
+    the numbers in the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None
@@ -45,8 +45,8 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class VisibleDevices:
-    """GPUs that a rank sees on its machine, by unique names; the rank was started by a launcher such as torchrun.
-    `local_rank`: None if the launcher does not set it."""
+    """GPUs that a rank started by a launcher such as torchrun sees on its machine, by unique names. `local_rank`: None
+    if the launcher does not set it."""
 
     host: str
     local_rank: int | None
@@ -54,9 +54,9 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
-    """Return the device for ranks on a machine; `num_visible`: the number of GPUs that are visible there. Without a
-    GPU, `auto` becomes the CPU. With fewer GPUs than the layout has, the run fails: a slow run on the CPU next to idle
-    GPUs is not what was meant. Raises RunFailure."""
+    """Return the devices for ranks on one machine. `num_visible`: the number of GPUs that are visible there. Without a
+    GPU, `auto` becomes the CPU. With fewer GPUs than the layout needs, RunFailure is raised, because a slow run on the
+    CPU next to idle GPUs is rarely intended."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":
@@ -78,9 +78,9 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
-    """Return the devices of ranks that a launcher started; `all_visible` has one entry per rank. A rank that sees a
-    single GPU, as Slurm assigns them, uses it as number 0. Raises RunFailure, also if a rank has another position on
-    its machine than in the plan."""
+    """Return the devices of ranks that a launcher started. `all_visible`: one entry per rank. A rank that sees a single
+    GPU, as Slurm assigns them, uses GPU 0. Raises RunFailure if GPUs are missing, or a rank's position on its machine
+    is not that in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -111,7 +111,7 @@ def _processes(layout: LayoutPlan) -> str:
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
-    """Return the failure if GPUs are missing: it names the visible ones and how to change the layout."""
+    """Return the failure for missing GPUs; its message names the visible GPUs and how to change the layout."""
     named = {*layout.devices, *layout.rank_devices}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
@@ -131,7 +131,8 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
-    """Return the number of GPUs that the layout needs on a node; its indices may have gaps."""
+    """Return the number of GPUs that the layout needs on a node: the highest device index plus one, since indices may
+    have gaps."""
     return max(*layout.devices, *layout.rank_devices, 0) + 1
 
 
@@ -149,7 +150,7 @@ def has_mps() -> bool:
 
 
 def find_visible_devices() -> VisibleDevices:
-    """Return the devices that this process sees. It initialises CUDA, so that this process cannot fork ranks
+    """Return the GPUs that this process sees. This initialises CUDA, so that the process cannot fork ranks
     afterwards."""
     join_freed_memory()
     return VisibleDevices(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
@@ -163,8 +164,8 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the torch device of a rank. `index` replaces the plan's index, for a rank that sees other GPUs than its
-    siblings."""
+    """Return the torch device of a rank. `index`: replaces the index in the plan, for a rank that does not see the same
+    GPUs as the others."""
     import torch
 
     if kind == "mps":
@@ -173,15 +174,16 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Return the device on which to sum results of this device in float64: itself, or the CPU for Apple's GPUs, which
-    lack float64."""
+    """Return the device on which results of `device` are summed in float64: the device itself, or the CPU for Apple's
+    GPUs, which do not support float64."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def threads_per_rank(num_local_ranks: int) -> int:
-    """Return the number of threads per rank: its share of the cores, or OMP_NUM_THREADS."""
+    """Return the number of CPU threads per rank: OMP_NUM_THREADS, otherwise the machine's cores divided by its
+    ranks."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
@@ -190,8 +192,8 @@ def threads_per_rank(num_local_ranks: int) -> int:
 
 def safe_threads(wanted: int) -> int:
     """Return the number of threads for a forked rank: `wanted`, or 1 if this process already has an OpenMP thread pool.
-    A pool does not survive a fork: the rank would wait for it forever. Since a pool cannot be queried, a child process
-    tries it."""
+    The pool does not survive a fork, and the rank would wait for it forever. Whether there is a pool cannot be queried,
+    so a forked child process tries to use it."""
     import torch
 
     if wanted == 1:
@@ -212,7 +214,7 @@ def safe_threads(wanted: int) -> int:
 
 
 def bind_to_gpu(device: torch.device) -> None:
-    """Make a GPU the default device of this process."""
+    """Make a GPU the default CUDA device of this process."""
     import torch
 
     join_freed_memory()
@@ -220,19 +222,19 @@ def bind_to_gpu(device: torch.device) -> None:
 
 
 def join_freed_memory() -> None:
-    """Let torch join freed pieces of GPU memory, so that less is lost to fragmentation. Call this before CUDA is used
-    for more than counting GPUs: torch reads the setting once."""
+    """Let torch join freed pieces of GPU memory, which reduces fragmentation. Call it before CUDA allocates: torch
+    reads the setting once."""
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def keep_freed_memory() -> None:
-    """Keep freed CPU memory in this process from now on, if the C library can (`mallopt` of glibc).
+    """Keep freed CPU memory in this process from now on, if the C library supports it (`mallopt` of glibc).
 
-    Each step frees its activations; the C library returns large pieces to the system, which clears every page again in
-    the next step: measured, 3,000 page faults, a twentieth of the step of a small GPT, a tenth of that of a small CNN.
-    With this setting the memory of a rank stays at its peak, which is the figure in the plan and the logs.
-    """
+    Each step frees its activations. By default the C library returns large pieces to the system, which clears every
+    page again in the next step: 3,000 page faults were measured, a twentieth of the step of a small GPT, a tenth of the
+    step of a small CNN. With this setting a rank's memory stays at its peak, which is the figure in the plan and the
+    logs."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -242,9 +244,9 @@ def keep_freed_memory() -> None:
 
 
 def start_autograd() -> None:
-    """Run a first backward, which starts autograd's threads, one per device; children forked later cannot compute
-    gradients. Call it before torch's fake tensors are used: they make a CUDA build assume a GPU, for which no thread
-    could start."""
+    """Run a first backward, which starts autograd's threads, one per device; processes that are forked afterwards
+    cannot compute gradients. Call it before torch's fake tensors are used: a CUDA build of torch then assumes a GPU,
+    for which no thread could start."""
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

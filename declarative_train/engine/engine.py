@@ -1,8 +1,7 @@
 """Engine of one rank: its part of the model, its optimizer, and the optimizer step, which is the same in every mode.
 
-`engine/axes` has one file per axis of the plan's mesh. The model is run by one of two drivers: one calls it, the other
-passes microbatches through the stages of a pipeline.
-"""
+`engine/axes` has one file per axis of the plan's mesh. The model is run by one of two drivers: DirectDriver calls it,
+PipelineDriver passes microbatches through pipeline stages."""
 
 from __future__ import annotations
 
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of a step: tensors on the device, which the loop reads only at logging steps so as not to wait.
+    """Result of a step. Its tensors are on the device; the loop reads them only at logging steps, so that other steps
+    do not wait.
 
-    sums       this rank's sum of every term (L,), one entry per chunk (none on a rank without the loss)
+    sums       for each chunk, this rank's sum of each of the L loss terms (L,); [] on a rank without the loss
     counts     the divisor of each term over the global batch: L numbers, or a float64 tensor (L,)
-    grad_norm  of the whole model, before clipping; None if not requested
-    finite     a bool tensor, the same on all ranks; None if the step is not checked
-    """
+    grad_norm  norm of the gradients of the whole model before clipping; None if not requested
+    finite     whether all gradients are finite, a bool tensor, the same on all ranks; None if this was not checked"""
 
     sums: Sums
     counts: Sequence[float] | torch.Tensor
@@ -52,18 +51,18 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Interface for running the model of this rank. `buffers`: receive buffers that are kept between steps."""
+    """Interface for running the model on this rank. `buffers`: receive buffers that are kept between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of a step's chunks, with each term multiplied by its factor; return the sums (L,) of
-        the L loss terms for each chunk."""
+        """Run forward and backward of the chunks of a step; the gradients are those of the L loss terms multiplied by
+        `factors`. Return the sums (L,) of the terms for each chunk."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Return every value that losses and metrics read, by name, without gradients; None on a rank without
-        outputs."""
+        """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
+        on a rank without outputs of the model."""
 
 
 class DirectDriver:
@@ -94,14 +93,13 @@ class Engine:
     """Model, optimizer and process groups of one rank.
 
     plan           the plan with the graph that is run (`as_run`)
-    model          this rank's part, with parameters under the plan's names
+    model          this rank's part of the model, with parameters under the plan's names
     ranks          all ranks, over which the loop sums its losses
-    dp_rank        index of this rank's part of a global batch
-    metrics        those of training, over the rows of the steps since they were last read
-    loss_scale     fp16 only
-    average        the moving average of the parameters, if the plan has one
-    is_replicated  every rank holds the whole model and the whole optimizer state
-    """
+    dp_rank        data-parallel index of this rank: which rows of a global batch it reads
+    metrics        training metrics, over the rows of all steps since they were last read
+    loss_scale     the loss scale for fp16; None for other precisions
+    average        the moving average of the parameters; None if the plan has none
+    is_replicated  whether every rank has the whole model and the whole optimizer state"""
 
     def __init__(
         self,
@@ -179,9 +177,9 @@ class Engine:
         measure: bool,
         observer: StepObserver = UNOBSERVED,
     ) -> StepResult:
-        """Run one optimizer step: forward and backward of this rank's part of a global batch (`batches`, one per
-        accumulation chunk), clipping, update. `num_rows`: real rows of the global batch. `lr_factor`: factor of the
-        schedule. `measure`: compute the gradient norm."""
+        """Run one optimizer step: forward and backward of this rank's rows of a global batch, clipping, update.
+        `batches`: one for each accumulation step. `num_rows`: real rows of the global batch. `lr_factor`: factor of the
+        lr schedule. `measure`: whether to compute the gradient norm."""
         runner, sharing = self._runner, self._sharing
         runner.observer = observer
         chunks = runner.chunks(batches)
@@ -202,12 +200,12 @@ class Engine:
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """Modules with parameters on this rank: the model, the stages of a pipeline, or in `dp` every copy."""
+        """Modules with parameters on this rank: the model, the stages of a pipeline, or in `dp` every replica."""
         return self._held.modules
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
-        """Receive buffers of a pipeline that are kept between steps."""
+        """Receive buffers of a pipeline, which are kept between steps."""
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
@@ -219,19 +217,20 @@ class Engine:
             set_training(module, training)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run the model on a batch for an evaluation, without gradients or updated statistics. Return every value that
-        losses and metrics read, by name; None on a rank without outputs (an inner pipeline stage). All ranks must call
-        it equally often."""
+        """Run the model on a batch for an evaluation, without gradients or updates of statistics. Return all values
+        that losses and metrics read, by name; None on a rank without outputs of the model (an inner pipeline stage).
+        All ranks must call this equally often."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Average running statistics over the ranks, before saving."""
+        """Average running statistics over the ranks. Call it before saving."""
         if self.place.data.size > 1:
             average_buffers(self.model, self.place.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm of the gradients of all pipeline stages; each parameter counts in one stage."""
+        """Return the norm of the gradients of all pipeline stages together. A parameter with copies on several stages
+        counts once."""
         own = self._sharing.norm(gradients)
         if self.place.pipeline is None:
             return own
@@ -240,8 +239,8 @@ class Engine:
 
 
 def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
-    """Return the position of this rank, with the process groups of all nodes that mix samples, also those of other
-    stages: all ranks of a group must make it together."""
+    """Return this rank's RankContext. It has process groups for all nodes that mix samples, those of other stages too,
+    because all ranks of a group must create it together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
@@ -252,7 +251,8 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
 
 
 def slots_of(plan: Plan) -> BatchSpec:
-    """Return the batch sizes as this rank reads data. In `dp` one process reads the rows of all copies."""
+    """Return the batch sizes for the data reader of this process. In `dp` one process reads the rows of all model
+    copies."""
     batch = plan.batch
     if len(plan.layout.ranks) > 1:
         return batch

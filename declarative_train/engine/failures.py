@@ -1,4 +1,4 @@
-"""Failures of a run, and their report by the rank where the failure began. Time limits after which ranks fail.
+"""Failures of a run, their report by the rank where the failure began, and the time limits after which ranks fail.
 
     RunFailure                 the machine does not fit the plan, or failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
@@ -9,9 +9,9 @@
     ComponentError             from `components`: the plan names one that this version does not have
     anything else              a bug of ours or of a plugin: the traceback goes to a file, its last line is shown
 
-A rank that fails writes a file before it exits. A rank that lost a peer writes one too, but waits before it exits, so
-that its parent sees the rank that caused the failure exit first (torch-facts, section 4).
-"""
+A rank that fails writes a report to a file before it exits. A rank that lost its connection to another one does so too,
+but waits before it exits, so that the parent process sees the rank that caused the failure exit first (torch-facts,
+section 4)."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ _OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandl
 
 
 class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the family above)
-    """Failure with a message in the recipe's words; not a bug."""
+    """Failure whose message is written in the words of the recipe; not a bug."""
 
 
 class NonFiniteLoss(RunFailure):
-    """Failure: the loss is nan or infinite and the recipe says `non_finite: stop`. `step`: the step of that loss, which
-    is read some steps later."""
+    """Failure: the loss is nan or infinite, and the recipe says `non_finite: stop`. `step`: the step of this loss,
+    which is read a few steps later."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -80,20 +80,20 @@ class NonFiniteLoss(RunFailure):
 
 
 class NoValidItem(RunFailure):
-    """Failure: in a whole epoch, masks and ignored targets left nothing to learn from."""
+    """Failure: in a whole epoch, every target was masked or ignored."""
 
 
 class CheckpointFailure(RunFailure):
-    """Failure: a checkpoint is torn, of another model, or missing."""
+    """Failure: a checkpoint is missing, unfinished, damaged, or of another model."""
 
 
 class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
-    """Failure that follows from the failure of another rank."""
+    """Failure of this rank because another rank failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Report of one rank's failure."""
+    """Report of the failure of one rank."""
 
     rank: int
     stage: int | None
@@ -115,7 +115,7 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error on this rank."""
+    """Return the report of an error on this rank. `step`: the current optimizer step, None before the first."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _cause(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
@@ -134,7 +134,7 @@ def describe_failure(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error inside an error of torch's pipeline code; any other error as it is."""
+    """Return the error that torch's pipeline code wrapped; any other error as it is."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -146,7 +146,8 @@ _PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> bool:
-    """Write the report of a failure; return False if that is impossible, as when the disk is what failed."""
+    """Write the report of a failure to a file in `directory`. Return False if that is impossible, for example because
+    the disk failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
@@ -174,7 +175,8 @@ def read_reason(directory: Path) -> str | None:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """Return all ranks' reports: first ranks that failed themselves, by time, then ranks that lost a peer."""
+    """Return the reports of all ranks: first, in order of time, ranks that failed themselves, then ranks that failed
+    because of another rank."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -185,8 +187,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error follows from the exit of another rank. RunFailure and its kinds never do, whatever their
-    text is."""
+    """Return whether an error follows from the exit of another rank, judged by its text. RunFailure and its subclasses
+    never do."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):
@@ -202,8 +204,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """Return one line about an error for the user, without secrets. `run_dir`: the run's folder, to recognise its
-    files."""
+    """Return one line about an error for the user, without secrets. `run_dir`: the run's folder, so that errors about
+    its files are recognised."""
     return masked(_explain_raw(error, run_dir))
 
 
@@ -225,7 +227,8 @@ def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
 
 
 def _special(error: BaseException) -> str | None:
-    """Return a short message for an error on which torch writes many lines and that has one remedy, else None."""
+    """Return a short message for an error that torch reports in many lines and that has one remedy; None for other
+    errors."""
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
@@ -290,8 +293,8 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is th
 
 
 def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks that reported nothing, if all others report a lost peer; else None. A rank
-    that hangs or was stopped cannot report, and those that wait for it are not the cause."""
+    """Return a sentence that names the ranks without a report, if all other ranks report that they lost a connection;
+    otherwise None. Such a rank hangs or was killed, so it is the cause, and the ranks that waited for it are not."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None
@@ -300,7 +303,7 @@ def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
 
 
 def headline(failure: Failure, num_ranks: int) -> str:
-    """Return `rank 1 (stage 2), step 37: ...`; a single process has no rank to name."""
+    """Return a line such as `rank 1 (stage 2), step 37: ...`; for a single process it names no rank."""
     where = []
     if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
         place = ", ".join(filter(None, [failure.node, None if failure.stage is None else f"stage {failure.stage}"]))
@@ -311,7 +314,8 @@ def headline(failure: Failure, num_ranks: int) -> str:
 
 
 def limit_s(name: Limit) -> float:
-    """Return the time limit of an environment variable, in seconds. Raises RunFailure for an invalid value."""
+    """Return a time limit in seconds, from its environment variable or its default. Raises RunFailure for an invalid
+    value."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

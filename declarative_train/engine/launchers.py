@@ -1,5 +1,5 @@
-"""Launchers that start this process as one rank of many, or as the agent of one node of several, recognised by their
-environment variables."""
+"""Launchers (torchrun, Slurm, MPI) that start this process as one rank of many, or as the agent of one node of several.
+They are recognised by the environment variables that they set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Launcher and its environment variables for the rank, the number of ranks, and the rank on the machine."""
+    """Launcher of ranks, with its environment variables for the rank, the number of ranks, and the rank's number on its
+    machine."""
 
     name: str
     rank: str
@@ -31,7 +32,7 @@ LAUNCHERS = (OF_TORCH, SLURM, OPEN_MPI, MPICH)
 
 def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether a launcher started this process as a rank. If so, set RANK and WORLD_SIZE, which torch reads, and
-    for Slurm the address where ranks meet; variables that are already set are kept."""
+    for Slurm the address at which ranks connect; variables that already have a value keep it."""
     if OF_TORCH.rank in environment and OF_TORCH.world in environment:
         return True
     launcher = next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), None)
@@ -46,7 +47,7 @@ def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return the launcher of this rank. torchrun within a Slurm step counts as torchrun."""
+    """Return the launcher that started this rank. torchrun within a Slurm step counts as torchrun."""
     if OF_TORCH.local_rank in environment:
         return OF_TORCH
     return next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), OF_TORCH)
@@ -59,7 +60,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """Return the machine of rank 0 of a Slurm step, its first node: `gpu[07-09,12],cpu1` gives gpu07."""
+    """Return the first node of a Slurm step, where rank 0 is: gpu07 for `gpu[07-09,12],cpu1`."""
     hosts = environment.get("SLURM_STEP_NODELIST", "")
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     assert first is not None
@@ -67,7 +68,7 @@ def first_host(environment: Mapping[str, str]) -> str:
 
 
 def port_of_step(environment: Mapping[str, str]) -> int:
-    """Return a port that is the same on every rank of a Slurm step, and differs between steps."""
+    """Return a port number that is the same on every rank of a Slurm step and differs between steps."""
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return FIRST_PORT + (job * 31 + step) % NUM_PORTS
 
@@ -79,7 +80,8 @@ def _is_of(launcher: Launcher, environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Number of this node, from 0, and the address of node 0, the head. `key` is where the user sets the address."""
+    """Number of this node, from 0, and the address of node 0, the head node. `key`: the option or variable in which the
+    user sets this address."""
 
     node: int
     head: str
@@ -93,8 +95,8 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class NodeLauncher:
-    """Launcher that starts one process on each node, with its variables for the number of the node and the number of
-    nodes, the variables that name the head, and one that must have a value if it is set: `only`."""
+    """Launcher that starts one process on each node. It has the variables for the node's number, for the number of
+    nodes and for the address of the head node; `only` is a variable that must have a certain value if it is set."""
 
     name: str
     node: str
@@ -122,14 +124,15 @@ HEAD_PORT = 29500
 
 
 class SeatError(ValueError):
-    """Options for the place of this node that do not make one."""
+    """Error: the options or variables for this node's number and the head's address are incomplete or contradict each
+    other."""
 
 
 def find_seat(
     node: int | None = None, head: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Seat | None:
-    """Return the place of this node among several, from the options `--node` and `--head` or from the variables of a
-    launcher; None if this process is not the agent of one of several nodes. Raises SeatError."""
+    """Return this node's number and the head's address, from `--node` and `--head` or from a launcher's variables; None
+    if this process is not the agent of one of several nodes. Raises SeatError."""
     if node is not None or head is not None:
         head = head or environment.get("MASTER_ADDR")
         if node is None or not head:
@@ -156,7 +159,8 @@ def find_seat(
 
 
 def _split_address(text: str, port: str) -> tuple[str, int]:
-    """Return host and port of `host`, `host:29500`, `[fd77::1]:29500` or `fd77::1`. Raises SeatError."""
+    """Return (host, port) of an address such as `host`, `host:29500`, `[fd77::1]:29500` or `fd77::1`. `port`: the
+    default. Raises SeatError."""
     found = re.fullmatch(r"\[([^\]]+)\](?::(\w+))?|([^:]+)(?::(\w+))?|([0-9a-fA-F:.]+)", text)
     if found is None:
         raise SeatError(f"`{text}` is not the address of a node: HOST or HOST:PORT")

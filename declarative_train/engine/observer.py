@@ -1,4 +1,4 @@
-"""Observer of a step: other code follows what the engine does through it, for example to count memory."""
+"""Observer of a step: by it, other code follows what the engine does, for example to count memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ end        the parameters are updated
 
 
 class StepObserver(Protocol):
-    """Interface of an observer. The engine calls it on the thread of the step. It changes nothing, except that
-    `dtrain verify` writes gradients at "update"."""
+    """Interface of an observer. The engine calls it on the thread of the step. An observer must not change anything;
+    the only exception is `dtrain verify`, which writes gradients at "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Report that a part of the step begins. `tensors`: for "loss", the values that loss terms read; for
-        "backward", their sums."""
+        """Notice that a part of the step begins. `tensors`: for "loss", the values that loss terms read; for
+        "backward", the sums of the terms."""
 
 
 class Unobserved:

@@ -1,8 +1,7 @@
-"""Predictions as named columns: class names and probabilities, numbers in the table's unit, or outputs of nodes
-unchanged.
+"""Predictions as named columns: class names and probabilities, numbers in the table's unit, or unchanged outputs of
+nodes.
 
-N rows, C classes.
-"""
+N rows, C classes."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Outputs to predict: the nodes to compute; `meanings`: what some of them predict (a class, a number), from which
-    columns are made; `as_they_are`: the nodes that are returned unchanged."""
+    """Outputs to predict. `meanings`: for some of them, what they predict (a class, a number), from which the columns
+    are made; `as_they_are`: the nodes whose outputs are returned unchanged."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -34,8 +33,8 @@ class PredictedOutputs:
 
 
 def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
-    """Return which outputs to predict: the named nodes, unchanged; without names, those whose meaning follows from the
-    losses. Raises UsageError if the losses define no meaning."""
+    """Return the outputs to predict: the named nodes, unchanged; without names, all outputs whose meaning follows from
+    the losses. Raises UsageError if no loss defines a meaning."""
     if outputs:
         return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)
@@ -52,8 +51,8 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
 
 
 def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
-    """Return the columns for one batch. Names are those of the target's columns, or `class` if there is one target of
-    classes."""
+    """Return the columns for one batch. They are named like the target's columns, or `class` if there is a single
+    target and it is a class."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
     for one in asked.meanings:
@@ -77,7 +76,7 @@ def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return the output (N, *items) in float64, in the unit of the target's columns."""
+    """Return an output (N, *items) converted to the unit of the target's columns, in float64."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found
@@ -123,7 +122,8 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_arrow(found: Columns) -> pa.Table:
-    """Return the columns as an Arrow table. Arrays (N, ...) become lists of fixed length, strings a column of text."""
+    """Return the columns as an Arrow table. Arrays (N, ...) become columns of fixed-length lists, strings become a
+    column of text."""
     import pyarrow as pa
 
     return pa.table({name: _array(values) for name, values in found.items()})
@@ -142,7 +142,7 @@ def _array(values: np.ndarray | list[str]) -> pa.Array:
 
 
 def flatten_lists(table: pa.Table) -> pa.Table:
-    """Return a table without lists, for csv: a column `mu` of two numbers becomes `mu_0` and `mu_1`."""
+    """Return a table without list columns, for csv: a column `mu` of lists of two numbers becomes `mu_0` and `mu_1`."""
     import pyarrow as pa
 
     names: list[str] = []

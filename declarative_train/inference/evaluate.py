@@ -1,8 +1,7 @@
-"""Evaluation of a trained model on rows with targets: exact metrics, reports of its errors, and the worst samples.
+"""Evaluation of a trained model on rows with targets: exact metrics, reports on its errors, and the worst samples.
 
-The metrics are computed by the same code as in the run, so they equal the values that it logged. The reports in
-addition follow from the meaning of the outputs, which the losses define.
-"""
+The metrics are computed by the same code as in the run, so they equal the logged values. The reports also depend on the
+meaning of the outputs, which follows from the losses."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ DATA = "data"  # the name of a set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `values`: the loss and the recipe's metrics by `<set>/<name>`, as the run logs them.
-    `logged`: the run's own values for the same set at this step, if it evaluated then."""
+    """Result of an evaluation. `values`: the loss and the recipe's metrics, named `<set>/<name>` as in the log.
+    `logged`: the values that the run itself logged for this set and step; {} if it did not evaluate then."""
 
     trained: str
     step: int
@@ -71,14 +70,14 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """Value of the trained model in the metric of the comparison."""
+        """The trained model's value of the metric that the comparison with simple models uses."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}
         return values.get(self.comparison.metric)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, with nan as None."""
+        """Return the result in the types of JSON, with None in place of nan."""
         found = asdict(self)
         for report in found["reports"]:
             del report["points"]
@@ -98,14 +97,14 @@ def evaluate(
     ranks: int = 1,
     compare: bool = True,
 ) -> EvaluationResult:
-    """Return the evaluation of new rows (`data`, paths as for `open_input`), or of a whole set of the run (`set_name`;
-    default: the first that it evaluated).
+    """Evaluate a trained model on new rows (`data`: paths as for `open_input`) or on a whole set of the run
+    (`set_name`; default: the first set that the run evaluated).
 
-    `max_samples`: evaluate only the samples that the run evaluates with this `evaluation.max`; without it a notice says
-    if the run's evaluations were limited. `ranks`: the number of processes that share the batches, which are the same
-    for any number. `compare`: also fit simple models to the training rows and evaluate them on the same rows, if a pack
-    has some for the data. Raises UsageError, InputError, DataError and RunFailure.
-    """
+    `max_samples`: evaluate only the samples that the run would evaluate with this `evaluation.max`; without it, a
+    notice says whether the run's own evaluations were limited. `ranks`: the number of processes that share the batches;
+    the batches are the same for any number. `compare`: also fit simple models to the training rows and evaluate them on
+    the same rows, if a pack has simple models for this kind of data. Raises UsageError, InputError, DataError and
+    RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -120,13 +119,14 @@ def evaluate(
 def _compare(
     trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
 ) -> Comparison | None:
-    """Return simple models on the evaluated rows; None without training rows or a pack that has such models."""
+    """Return the values of simple models on the evaluated rows; None without training rows or a pack with simple
+    models."""
     size = batch_rows(trained, _fields_read(trained), None)
 
     def training() -> Iterator[Batch]:
         return (batch for batch, _ in _of_set(trained, TRAINING, size, None)(0, 1))
 
-    def evaluated() -> Iterator[Batch]:
+    def evaluation() -> Iterator[Batch]:
         shares = _rows(trained, data, size) if data is not None else _of_set(trained, name, size, max_samples)
         return (batch for batch, _ in shares(0, 1))
 
@@ -148,7 +148,7 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Return the evaluation by one rank of its part of the samples. On rank 0, the reports cover all samples."""
+    """Evaluate this rank's part of the samples. On rank 0, the reports of the result cover all samples."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -185,7 +185,7 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Return the gatherers of rank 0 with those of all other ranks added."""
+    """Return on rank 0 its gatherers, with the sums of all other ranks added."""
     if ranks.size == 1:
         return gathered
     from torch import distributed
@@ -204,13 +204,14 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Function (first, num) -> every `num`-th batch, beginning with batch `first`, with the origin of each row."""
+    """Interface of a function (first, num) -> every `num`-th batch, from batch `first` on, with the origin (file, row)
+    of each row."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
 
 class _Samples:
-    """Part of the samples that one rank evaluates."""
+    """Samples that one rank evaluates."""
 
     def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
         self.batches = shares(ranks.rank, ranks.size)
@@ -239,8 +240,8 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`). It passes its outputs to the
-    gatherers too."""
+    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`), which also passes its outputs to
+    the gatherers."""
 
     def __init__(
         self,
@@ -279,7 +280,7 @@ class _Model:
 
 
 def _fields_read(trained: Trained) -> list[str]:
-    """Return all fields that the model, the losses and the metrics read."""
+    """Return the names of all fields that the model, the losses and the metrics read."""
     plan = trained.plan
     graph = whole_graph(plan)
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
@@ -303,7 +304,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used other samples of the set, so that their values differ."""
+    """Return a notice if the run's own evaluations used other samples of the set, so that the values differ; otherwise
+    []."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -318,7 +320,7 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return the batches of a set of the run, whose data must still exist unchanged."""
+    """Return a function for the batches of a set of the run. The data of the run must still exist unchanged."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -341,7 +343,8 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return the batches of new rows, converted to fields as in the run. They can be read once."""
+    """Return a function for the batches of new rows, which are converted to fields as in the run. The rows can be read
+    only once."""
     rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
@@ -372,7 +375,8 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return the batches of new rows for a run whose samples are windows, made as in the run."""
+    """Return a function for the batches of new rows, for a run whose samples are windows of rows; the windows are made
+    as in the run."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:

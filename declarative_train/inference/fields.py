@@ -1,9 +1,8 @@
-"""Conversion of new rows to the fields of a trained model, some rows at a time.
+"""Conversion of new rows to the fields of a trained model, a limited number of rows at a time.
 
-Columns are converted with the run's statistics and vocabularies. Types are never guessed from the new rows: a column
-with only `1` and `2` is text if the run had `1`, `2` and `A`. A value that a field cannot convert is reported with its
-file and row.
-"""
+Columns are converted with the statistics and vocabularies of the run. Types are never guessed from the new rows: a
+column with only `1` and `2` is text if the run's column had `1`, `2` and `A`. An error about a value that cannot be
+converted names its file and row."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ _PICTURES = 64  # most images that are decoded at once
 
 
 class RowConverter:
-    """Converter of new rows to some fields of a run."""
+    """Converter of new rows to selected fields of a run."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
-        """Prepare the conversion to the fields `names` of the run's `data`. `keep`: further columns to read. Raises
-        UsageError if one of them is missing."""
+        """Prepare the conversion to the fields `names` of the run's `data`. `keep`: further columns of the input to
+        read. Raises UsageError if a column is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
         names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need the image's size
         specs = [spec for spec in data.fields if spec.name in names]
@@ -64,8 +63,8 @@ class RowConverter:
             yield from self.of(chunk)
 
     def of(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Yield (rows, values by field) for some rows, `read_columns` of which were read; rows with images in smaller
-        parts."""
+        """Convert the rows of one chunk, which must have been read with the columns `read_columns`. Yield (rows, values
+        by field); rows with images are converted in smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
@@ -73,13 +72,13 @@ class RowConverter:
 
 
 def picture_column(data: DataSpec) -> str:
-    """Return the column that an image file is read into: the one that all fields `type: image` read."""
+    """Return the name of the column that holds image files: the one that all fields `type: image` read."""
     columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
     return columns.pop() if len(columns) == 1 else "image"
 
 
 def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
-    """Return columns as they are in the input; columns of a csv are text."""
+    """Return the named columns, unchanged; columns of a csv are text."""
     import pyarrow as pa
 
     def array(values: Any) -> Any:
@@ -110,7 +109,8 @@ def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
 
 
 class _ImageConverter:
-    """Converter of image fields with the run's transforms for evaluation, which may change several fields together."""
+    """Converter of all image fields together, with the run's transforms for evaluation: a transform may change several
+    fields in the same way."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = TransformChain.of(data)
@@ -148,8 +148,8 @@ class _ImageConverter:
 
 
 class _FieldConverter:
-    """Converter of one field. A column counts as having the type that it had in the run, and the range of values that
-    the run's source guaranteed."""
+    """Converter of one field. Each column is treated as having the type that it had in the run, and the range of values
+    that the run's source guaranteed."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec
@@ -189,8 +189,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return the number of different values that the run's source guaranteed for a column; None if the field does
-        not depend on it."""
+        """Return the number of different values that the run's source guaranteed for column number `at`; None if the
+        field does not depend on it."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -215,8 +215,8 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 
 
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
-    """Return a column in the form in which tables return columns: numbers, bool, or text as objects; missing values are
-    nan or None."""
+    """Return a column as a numpy array of the kind that tables return: numbers, bool, or text as objects. Missing
+    values are nan or None."""
     values = chunk.columns[name]
     if isinstance(values, np.ndarray):
         if want == "text" and values.dtype != object:
@@ -248,7 +248,7 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
 
 
 def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
-    """Convert text to integers if all values are, else to numbers, else to truth values."""
+    """Convert text to integers if all values are integers, otherwise to floats, otherwise to bool."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Forward of a trained model as in its run: the same device, precision and random draws."""
+"""Forward of a trained model under the conditions of its run: device, precision and random numbers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
 
 
 class Forward:
-    """Forward of a trained model to some outputs. Nodes that draw random numbers (`randn_like`) draw the same ones for
-    the same rows in the same batches."""
+    """Forward from fields to selected outputs of a trained model. Nodes that draw random numbers (`randn_like`) draw
+    the same numbers for the same rows in the same batches."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -58,7 +58,7 @@ class Forward:
 
     @contextmanager
     def _run_precision(self) -> Iterator[None]:
-        """Compute in the precision of the run within the context."""
+        """Compute in the precision of the run within the `with` block."""
         before = torch.get_default_dtype()
         if self._widens:
             torch.set_default_dtype(torch.float64)
@@ -73,7 +73,8 @@ class Forward:
 
 
 def drawing(graph: Graph, prefix: str = "") -> list[str]:
-    """Return the nodes that draw random numbers even in evaluation: expressions such as `randn_like(mu)`."""
+    """Return the paths of the nodes that draw random numbers even in evaluation: expressions such as
+    `randn_like(mu)`."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
@@ -84,8 +85,8 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """Return the device that the user wants. `auto`: a GPU if the run used one and this machine has one, else the CPU.
-    Raises UsageError."""
+    """Return the torch device for a user's choice. `auto`: a GPU if the run used one and this machine has one,
+    otherwise the CPU. Raises UsageError for a device that does not exist."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)
@@ -108,7 +109,8 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Return the rows per batch: `wanted`, else the batch size of the run's evaluations, or more if rows are small."""
+    """Return the number of rows per batch: `wanted`; if that is None, the batch size of the run's evaluations, or more
+    if rows are small."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

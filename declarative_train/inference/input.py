@@ -1,8 +1,7 @@
-"""Input of new rows, in pieces that any process can read.
+"""Interface for reading new rows in pieces, each of which can be read by any process.
 
-Listing the pieces reads as little of the files as possible. Each piece is read by the process that needs it. So each
-rank of a prediction reads its own rows, in the same pieces as a single process.
-"""
+Listing the pieces reads as little of the files as possible; each piece is then read by the process that computes with
+it. So each rank of a prediction reads only its own rows, in the same pieces as a single process would."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ _SHOWN = 6
 
 
 class InputError(Exception):
-    """Error: the model cannot read the new rows. The message names file and row; exit code 1."""
+    """Error: the model cannot use the new rows. The message names file and row; exit code 1."""
 
 
 class InputChunk(NamedTuple):
-    """Rows that were read, from row `start` of the whole input on. `columns`: Arrow or numpy values. `title`: the
-    file's name in messages. `place` returns where a row is, for messages."""
+    """Rows that were read. `start`: the number of the first one in the whole input. `columns`: Arrow or numpy values by
+    name. `title`: the file's name in messages. `place`: function (row of the chunk) -> its place as text, for
+    messages."""
 
     title: str
     start: int
@@ -31,8 +31,8 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows that are not read yet, from row `start` of the whole input on. `where`: data for the input itself, which can
-    be pickled."""
+    """Rows that are not read yet. `start`: the number of the first one in the whole input. `where`: data with which the
+    input finds them; it can be pickled."""
 
     start: int
     num_rows: int
@@ -43,9 +43,9 @@ Pieces = Iterator[Piece]
 
 
 class Input:
-    """Rows that can be read once, from the first to the last. `names`: the columns of the first file. `large`: those
-    with whole files in them. `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads columns of
-    one. `decimal`: the decimal point of numbers in text."""
+    """Rows that can be read once, from first to last. `names`: the columns of the first file. `large`: the columns that
+    hold whole files (images). `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads these
+    columns of a piece. `decimal`: the decimal point of numbers in text."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class Input:
         self.files, self.decimal = tuple(files), decimal
 
     def read(self, columns: Sequence[str]) -> Iterator[InputChunk]:
-        """Read all rows, piece by piece. Raises InputError."""
+        """Read all rows. Yield one chunk for each piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Return pieces of a table whose rows can be read by number."""
+    """Return a list function for pieces of at most `size` rows, for a table whose rows can be read by number."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Return a function (row of a chunk) -> its place in words, for a chunk that begins at row `row` of its file."""
+    """Return a function (row of a chunk) -> its place as text. The chunk begins at row `row` of the file `title`."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

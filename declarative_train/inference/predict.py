@@ -1,9 +1,8 @@
 """Predictions of a trained model for new rows, in their order: one for each row, or for each window of rows.
 
-This process lists the pieces of the input. It reads and computes them itself or, with `ranks`, several processes do:
-each takes the next waiting piece, and the results are put back into order. Few pieces per rank are in work at a time,
-so that neither a long input nor a slow rank fills the memory.
-"""
+This process lists the pieces of the input. It computes their predictions itself or, with `ranks`, several processes do:
+each takes the next waiting piece, and the results are put back into order. Only a few pieces per rank are processed at
+a time, so that neither a long input nor a slow rank fills the memory."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _UNDER_WAY = 2  # pieces under way per rank
 
 
 class Prediction:
-    """Prediction of some outputs on a device, by one or several processes. `drawing`: the nodes that draw random
+    """Prediction of selected outputs on a device, by one or several processes. `drawing`: the nodes that draw random
     numbers. Raises UsageError for outputs that the model does not have."""
 
     def __init__(
@@ -57,15 +56,15 @@ class Prediction:
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in files (paths as for `open_input`). `keep`: columns of the input that the result begins
-        with; `*` means all. Raises InputError and UsageError."""
+        """Return the samples in files (paths as for `open_input`). `keep`: columns of the input that the result has
+        before the predictions; `*` means all. Raises InputError and UsageError."""
         given = [paths] if isinstance(paths, str) else list(paths)
         title = STDIN_TITLE if given == [STDIN] else None
         files = tuple(given) if title is None else (spool_stdin(),)
         return FileSamples(self._trained.plan.data, self.inputs, files, self._batch_rows, tuple(keep), title)
 
     def of_frame(self, frame: pa.Table, keep: Sequence[str] = ()) -> Samples:
-        """Return samples of rows in memory. `keep` as for `open_files`."""
+        """Return the samples in a table in memory. `keep`: as for `open_files`."""
         data = self._trained.plan.data
         if data.window is None:
             return self.of_rows(of_table(frame), keep)
@@ -73,11 +72,11 @@ class Prediction:
         return WindowSamples(data, self.inputs, table, title, self._batch_rows, _all(keep, frame.column_names))
 
     def of_rows(self, rows: Input, keep: Sequence[str] = ()) -> Samples:
-        """Return samples of an Input, for a run whose samples are rows. `keep` as for `open_files`."""
+        """Return the samples in an Input, for a run whose samples are single rows. `keep`: as for `open_files`."""
         return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
 
     def tables(self, samples: Samples) -> Iterator[pa.Table]:
-        """Yield the predictions in tables. An input without rows gives one empty table with the columns. Raises
+        """Yield tables of predictions. For an input without rows, yield one empty table with the columns. Raises
         InputError, UsageError and RunFailure."""
         is_empty = True
         for table in self._predict_here(samples) if self._ranks == 1 else self._by_ranks(samples):
@@ -123,7 +122,8 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """Yield the results of the pieces in their order, with at most `most` pieces in work."""
+    """Yield the results of the pieces in the order of the pieces. `submit` starts the work on a piece; at most `most`
+    pieces are processed at a time."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))
@@ -134,7 +134,7 @@ def in_order(
 
 
 class FileSamples:
-    """Samples in files. When pickled for another process only the file names are sent, and it opens them itself."""
+    """Samples in files. Pickling sends only the file names; the other process opens the files itself."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Predictor:
-    """Predictor for the pieces of an input, on one rank."""
+    """Predictor on one rank: it computes the predictions for pieces of an input."""
 
     def __init__(self, trained: Trained, asked: PredictedOutputs, device: torch.device, samples: Samples) -> None:
         self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples
@@ -181,8 +181,8 @@ class Predictor:
 
 
 def _append(kept: pa.Table, table: pa.Table) -> pa.Table:
-    """Return the kept columns with the predictions after them. A prediction with the name of a kept column, such as the
-    target `price`, becomes `price_predicted`."""
+    """Return the kept columns followed by the predictions. A prediction with the name of a kept column, such as the
+    target `price`, is renamed to `price_predicted`."""
     taken = set(kept.column_names)
     for name in table.column_names:
         kept = kept.append_column(f"{name}_predicted" if name in taken else name, table.column(name))

@@ -1,4 +1,4 @@
-"""Call of a function in several processes of this machine, which communicate over gloo. The first error ends all of
+"""Call of a function in several processes of this machine, which communicate by gloo. The first error stops all of
 them."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _USER_ERRORS: tuple[type[Exception], ...] = (
 
 
 def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
-    """Call `act` in `num` processes and return the result of rank 0. Each call gets the process group as `Ranks`.
-    Raises the first exception of a process, and RunFailure if a process was lost."""
+    """Call `act` in `num` processes and return the result of rank 0. `act` gets the process group as `Ranks`. Raises
+    the first exception of a process, and RunFailure if a process died."""
     method = start_method(device_kind)
     context = multiprocessing.get_context(method)
     threads = threads_per_rank(num)
@@ -115,7 +115,7 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
 
 
 def _end_with(parent: int) -> None:
-    """End this rank when the process that started it ends."""
+    """Exit when the parent process `parent` exits."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

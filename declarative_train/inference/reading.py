@@ -1,7 +1,6 @@
-"""New rows from files or from memory, some at a time: only few blocks of a file are in memory.
+"""New rows from files or from memory, a limited number of rows at a time: only a few blocks of a file are in memory.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values.
-"""
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values."""
 
 from __future__ import annotations
 
@@ -39,10 +38,12 @@ _CHUNK_VALUES = 1 << 22
 def open_input(
     paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None, picture: str = "image"
 ) -> Input:
-    """Return the rows of files (paths, globs or URLs, one after the other), of a folder of images, or of a csv on
-    standard input (`-`). `source`: that of the run, for the format of files whose name does not tell it, and for the
-    dialect of csv files. `title`: the name of a single csv in messages. `picture`: the column for image files. Raises
-    UsageError and InputError."""
+    """Return the rows of files (paths, globs or URLs, in order), of a folder of images, or of a csv on standard input
+    (`-`).
+
+    `source`: the source of the run, which decides the format if a file's name does not, and the dialect of csv files.
+    `title`: the name of a single csv in messages. `picture`: the name of the column for image files. Raises UsageError
+    and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = format_path(given[0]) if len(given) == 1 else f"{format_path(given[0])} and {len(given) - 1} more"
@@ -73,7 +74,7 @@ def open_input(
 def _open_table(
     kind: str, paths: Sequence[str], source: Mapping[str, object], files: Sequence[str], title: str, picture: str
 ) -> Input:
-    """Return the rows of files of a format that has a table. Raises InputError."""
+    """Return the rows of files whose format (`kind`) has a table class. Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
@@ -84,7 +85,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the type of the source that reads a folder: according to its files, else that of the run."""
+    """Return the type of the source that reads a folder: according to the files in it, otherwise that of the run; None
+    if neither reads folders."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -95,7 +97,7 @@ def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return all files that paths and globs match. Raises UsageError."""
+    """Return all files that the paths and globs match. Raises UsageError if there are none."""
     try:
         return expand(paths)
     except SourceError as error:
@@ -135,7 +137,7 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
 
 
 def spool_stdin() -> str:
-    """Copy standard input to a temporary file, which can be read repeatedly; return its path. The file is deleted when
+    """Copy standard input to a temporary file, which can be read repeatedly. Return its path. The file is deleted when
     this process exits."""
     import atexit
 
@@ -152,7 +154,7 @@ def spool_stdin() -> str:
 def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
-    """Return a table as an Input. `called`: name of a column in the input -> name in the table, where they differ."""
+    """Return a table as an Input. `called`: name of a column in the input -> its name in the table, if they differ."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -185,6 +187,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column to read: the only array in a file such as `new.npy` is the column that the model
-    reads, whatever its name."""
+    """Return the name of the column to read in place of `asked`. In a file with a single array, such as `new.npy`, it
+    is this array, whatever its name is."""
     return names[0] if is_array and len(names) == 1 else asked

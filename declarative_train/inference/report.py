@@ -1,4 +1,4 @@
-"""Results of an evaluation for one output, independent of how they are shown."""
+"""Results of an evaluation for one output, in a form that does not depend on how they are shown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """Metrics of one class or label. `support`: the number of items whose target is this class. `average_precision`: of
-    a label; None if it is not computed."""
+    """Metrics of one class or label. `support`: the number of items with this class as target. `average_precision`: for
+    labels; None if it is not computed."""
 
     name: str
     precision: float
@@ -20,8 +20,8 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `loss` is the negative log-probability of the target class, or the distance in the
-    target's unit."""
+    """Sample with a large error. `loss`: the negative log-probability of the target class, or the distance to the
+    target in the target's unit."""
 
     place: str
     loss: float
@@ -48,13 +48,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Simple models on the same rows, to compare the trained model with. `values`: each model's value of `metric`."""
+    """Simple models on the same rows, for comparison with the trained model. `values`: {simple model: its value of
+    `metric`}."""
 
     metric: str
     values: dict[str, float]
     note: str = ""
 
     def line(self, own: float | None = None) -> str:
-        """Return the comparison as one line, with the value of the trained model."""
+        """Return the comparison as one line of text. `own`: the value of the trained model, to show too."""
         shown = self.values if own is None else {**self.values, "this model": own}
         return f"{self.metric}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}"

@@ -1,8 +1,7 @@
-"""Errors of a model, gathered batch by batch: a confusion matrix, residuals, and the worst samples.
+"""Reports on the errors of a model, collected batch by batch: a confusion matrix, residuals, and the worst samples.
 
 Each gatherer follows one output whose meaning is known (`plan/output_semantics.py`). Counts and sums are exact over all
-rows; masked and ignored items do not count. N rows, C classes.
-"""
+rows; masked and ignored items do not count. N rows, C classes."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class _Candidate(NamedTuple):
-    """Sample that may be among the worst. `number`: that of the sample; of two equal losses the lower number is
-    kept."""
+    """Sample that may be among the worst. `number`: the sample's number; of two samples with equal loss, the lower
+    number is kept."""
 
     loss: float
     number: int
@@ -44,8 +43,8 @@ class _Candidate(NamedTuple):
 
 
 class Gatherer(ABC):
-    """Sums over the values of one output, and its `num_worst` worst samples. `first`: the number of the first sample of
-    the next batch."""
+    """Base class of gatherers, which collect sums over the values of one output, and its `num_worst` worst samples.
+    `first`: the number of the first sample of the next batch."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one
@@ -55,27 +54,27 @@ class Gatherer(ABC):
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """Add one batch. The rows after the first `num_rows` are padding. `origins(row)` returns where a row comes
-        from."""
+        """Add one batch. Rows after the first `num_rows` are padding. `origins`: function (row) -> file and row that it
+        comes from."""
 
     @abstractmethod
     def report(self) -> Report: ...
 
     @abstractmethod
     def _join_sums(self, other: Any) -> None:
-        """Add the sums of another gatherer of the same kind, for other samples."""
+        """Add the sums of another gatherer of the same class, which had other samples."""
 
     def settle(self) -> None:
-        """Read where the kept samples come from now, so that they can be sent to another process."""
+        """Look up the origins of the kept samples, so that the gatherer can be sent to another process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:
-        """Add the sums and worst samples that another process gathered."""
+        """Add the sums and worst samples of a gatherer from another process."""
         self._kept = sorted((*self._kept, *other._kept), key=lambda each: each.rank)[: self._num_worst]
         self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Return (output, target, which items count; None: all) for a batch, on the CPU."""
+        """Return (output, target, which items count) for a batch, on the CPU; the last is None if all items count."""
         one = self.one
         output = values[one.output][:num_rows].detach().cpu()
         output = output if output.dtype == torch.float64 else output.float()
@@ -90,8 +89,8 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep the rows with the largest `losses` (N,); nan means no valid item. `describe(row)` returns target,
-        prediction and probability."""
+        """Keep the rows with the largest `losses` (N,); nan means that a row has no valid item. `describe`: function
+        (row) -> (target, prediction, probability)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
@@ -181,7 +180,7 @@ class ClassGatherer(Gatherer):
 
 
 class BinaryGatherer(Gatherer):
-    """Gatherer for an output that predicts yes or no, with a confusion matrix for each element of the output."""
+    """Gatherer for an output that predicts yes or no. It has a confusion matrix for each element of the output."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -251,7 +250,7 @@ class BinaryGatherer(Gatherer):
 
 
 class NumberGatherer(Gatherer):
-    """Gatherer for an output that predicts numbers, in the unit of the target's columns. Residual = predicted -
+    """Gatherer for an output that predicts numbers, in the unit of the target's columns. A residual is predicted -
     target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
@@ -352,7 +351,7 @@ def _target_in_unit(one: Meaning, target: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
-    """Return the mean loss (N,) over the valid items of each row, nan for a row without any."""
+    """Return the mean loss of the valid items of each row (N,); nan for a row without valid items."""
     flat = losses.double().reshape(len(losses), -1)
     valid = counts.reshape(len(losses), -1)
     number = valid.sum(1)
@@ -368,7 +367,8 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
 
 
 def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the mean over the positives of the precision among all items with at least their score."""
+    """Return the average precision: the mean, over the positive items, of the precision among all items whose score is
+    at least that of the positive item."""
     if not answers.any() or answers.all():
         return float("nan")
     below = np.searchsorted(np.sort(scores), scores, side="left")
@@ -377,8 +377,8 @@ def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
 
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the area under the ROC curve: how often a yes scores higher than a no, ties count half (Mann and Whitney,
-    1947)."""
+    """Return the area under the ROC curve: the probability that a positive item scores higher than a negative one,
+    where ties count half (Mann and Whitney, 1947)."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")

@@ -1,4 +1,5 @@
-"""Batches of samples from new rows, piece by piece. A sample is a row here; `windows.py` has windows of rows."""
+"""Batches of samples from new rows, piece by piece. Here a sample is a row; `windows.py` has samples that are windows
+of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Values = Mapping[str, np.ndarray]
 
 class SampleBatch(NamedTuple):
     """Batch of samples. `start`: the number of its first sample in the input. `kept`: columns of the input that the
-    result begins with."""
+    result has before the predictions."""
 
     start: int
     values: Values
@@ -33,7 +34,8 @@ class SampleBatch(NamedTuple):
 
 
 class Samples(Protocol):
-    """Samples of an input. `pieces` lists the pieces in order; `batches` reads the samples of one, in any process."""
+    """Interface for the samples of an input. `pieces` lists the pieces in order; `batches` reads the samples of a
+    piece, in any process."""
 
     def pieces(self) -> Pieces: ...
 
@@ -46,7 +48,7 @@ class RowSamples:
     def __init__(
         self, data: DataSpec, names: Sequence[str], rows: Input, batch_rows: int, keep: Sequence[str] = ()
     ) -> None:
-        """Prepare to read the fields `names`, and the columns `keep` for the result. Raises UsageError and
+        """Prepare to read the fields `names`, and the input's columns `keep` for the result. Raises UsageError and
         InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
         self._fields = RowConverter(data, names, rows, keep)

@@ -1,9 +1,8 @@
-"""Rows of csv and JSON lines files, in pieces of a few MiB that are cut at line ends.
+"""Rows of csv and JSON lines files, in pieces of a few MiB that end at line ends.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values. In
-a csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. Such files are
-parsed while the pieces are listed, and their pieces hold the values.
-"""
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values. In a
+csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. Such files are
+parsed while the pieces are listed, and their pieces contain the values."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class _LineRange(NamedTuple):
-    """Whole lines of a file, as a range of bytes. `row` is the number of their first row in the file, from 0."""
+    """Whole lines of a file, as a range of bytes. `row`: the number of the first row in the file, from 0."""
 
     file: str
     row: int
@@ -40,7 +39,7 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Columns of rows that were read already. `row`: the number of the first one in the file, from 0."""
+    """Columns of rows that were already read. `row`: the number of the first row in the file, from 0."""
 
     file: str
     row: int
@@ -51,8 +50,8 @@ class _ReadColumns(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Return the rows of csv files, in the dialect of the run's csv files; in the usual dialect if the run read other
-    files. `titled`: the name of a single file in messages."""
+    """Return the rows of csv files, in the dialect of the run's csv files, or in the usual dialect if the run did not
+    read csv. `titled`: the name of a single file in messages."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -119,8 +118,7 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file from its beginning. `columns`: those to keep if a part has to be parsed to find
-    its rows."""
+    """Yield the pieces of a csv file. `columns`: the columns to keep where rows can be found only by parsing."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:
@@ -147,12 +145,12 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
 
 
 def _is_plain(block: bytes) -> bool:
-    """Return whether every line end in the block ends a row: there are no quotes."""
+    """Return whether every line end in a block of csv ends a row, because the block has no quotes."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 
 def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
-    """Split a block into parts of whole lines with at most `most` rows each; return (rows, bytes) of each part. Empty
+    """Split a block into parts of whole lines with at most `most` rows each. Return (rows, bytes) of each part. Empty
     lines are not rows."""
     content = np.frombuffer(block, np.uint8)
     nexts = np.flatnonzero(content == ord("\n")) + 1
@@ -171,7 +169,7 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _cut(pieces: Pieces, most: int | None) -> Pieces:
-    """Split pieces that were already read into pieces of at most `most` rows."""
+    """Split pieces with rows that were already read into pieces of at most `most` rows."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):
@@ -207,7 +205,7 @@ def _bytes_of(where: _LineRange) -> bytes:
 
 
 def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
-    """Parse a whole csv file in batches. Raises InputError."""
+    """Parse a whole csv file. Yield its rows in batches. Raises InputError."""
     import pyarrow as pa
 
     named = {name.strip(): name for name in _header(file, how, title)}

@@ -1,11 +1,10 @@
 """Trained model, loaded from a run or from one of its checkpoints, with everything that is needed to use it.
 
-A checkpoint holds the plan of its run: the graph, the fields with their statistics, vocabularies and class names, and
-the text of the recipe. So a copied `step_*` folder is enough, on this machine or at any fsspec URL.
+A checkpoint contains the plan of its run: the graph, the fields with their statistics, vocabularies and class names,
+and the text of the recipe. So a copy of a `step_*` folder is enough, on this machine or at any fsspec URL.
 
     UsageError           there is no such run, output or setting: exit code 2
-    CheckpointFailure    the run exists but cannot be read: exit code 3
-"""
+    CheckpointFailure    the run exists but cannot be read: exit code 3"""
 
 from __future__ import annotations
 
@@ -46,13 +45,14 @@ Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
-    """Error: a request cannot be met. The message is for the user; exit code 2."""
+    """Error: a request of the user cannot be met. The message is for the user; exit code 2."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Model from fields to some outputs, in evaluation mode. `module` takes a tensor (B, ...) for each of `inputs`, by
-    position, and returns a tuple with one for each of `outputs`. `graph`: what it was built from."""
+    """Model from fields to selected outputs, in evaluation mode. `module` accepts a tensor (B, ...) for each of
+    `inputs`, by position, and returns a tuple with one tensor for each of `outputs`. `graph`: the graph that it was
+    built from."""
 
     module: fx.GraphModule
     graph: Graph
@@ -70,15 +70,14 @@ class Network:
 class Trained:
     """Trained model.
 
-    path      the checkpoint's folder, or its URL
-    plan      the plan of the run
-    step      number of optimizer steps of the weights
-    is_best   whether it was the best of its run when it was saved
-    values    results of evaluations at this step, by metric (`validation/accuracy`); not those of later steps
+    path         the checkpoint's folder, or its URL
+    plan         the plan of the run
+    step         number of optimizer steps that produced the weights
+    is_best      whether it was the run's best checkpoint when it was saved
+    values       results of evaluations up to this step, by metric (`validation/accuracy`)
     passed_over  reasons why other checkpoints of the run were skipped
     weights      `trained`, or `ema` for their moving average
-    plugins      whether the code of the run's plugins may be run
-    """
+    plugins      whether the code of the run's plugins may be run"""
 
     path: str
     plan: Plan
@@ -91,12 +90,12 @@ class Trained:
 
     @property
     def name(self) -> str:
-        """Name in messages, such as `runs/wine/20261122-101500 step 40`."""
+        """Name of the model in messages, such as `runs/wine/20261122-101500 step 40`."""
         return f"{format_path(self.run or self.path)} step {self.step}"
 
     @cached_property
     def run(self) -> str | None:
-        """Folder of the checkpoint's run; None if the checkpoint was copied elsewhere."""
+        """Path of the run's folder; None if the checkpoint is a copy outside a run."""
         root, _, _ = self.path.rpartition("/")
         if (owner := owner_of(root)) is not None:
             return owner
@@ -105,13 +104,13 @@ class Trained:
 
     @property
     def run_dir(self) -> Path | None:
-        """Folder of the run, if it is on this machine."""
+        """Path of the run's folder; None if it is not on this machine."""
         local = None if self.run is None else local_path(self.run)
         return None if local is None else Path(local)
 
     @property
     def recipe(self) -> str:
-        """Text of the recipe's own file, "" if the plan has none. The files that it extends are in `plan.recipe`."""
+        """Text of the recipe file itself, "" if the plan has none. The files that it extends are in `plan.recipe`."""
         return next(iter(self.plan.recipe.values()), "")
 
     @cached_property
@@ -120,22 +119,22 @@ class Trained:
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """Return the class names of a category field, by number; None for a field without classes. For several columns:
-        those of the first."""
+        """Return the class names of a category field, by class number; None for a field without classes. A field of
+        several columns returns the classes of the first."""
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they
-        are the same."""
+        """Return the conversion from the values of a field to those of its columns (value * multiply + add); None if
+        the values are equal."""
         return unit_of(self.fields[field])
 
     @property
     def outputs(self) -> list[str]:
-        """Names of all nodes that `network` accepts."""
+        """Names of all outputs that `network` accepts."""
         return nodes_of(self.plan)
 
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
-        """Return the trained model in evaluation mode, with the recipe's names. It takes the tensors of
+        """Return the trained model in evaluation mode, with the recipe's names. It accepts the tensors of
         `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`. `keep_quantized`:
         weights that the run stored in fewer bits stay so; otherwise they are converted to float32. Raises
         CheckpointFailure."""
@@ -144,13 +143,14 @@ class Trained:
     def network(
         self, outputs: Sequence[str], device: torch.device | str = "cpu", *, keep_quantized: bool = False
     ) -> Network:
-        """Return the model from fields to these outputs: what losses and metrics read, nodes, or nodes inside blocks
-        (`gpt.layers.0.attn`). `keep_quantized`: as for `module`. Raises UsageError for another name."""
+        """Return the model from fields to the given outputs: names that losses and metrics read, nodes, or nodes in
+        blocks (`gpt.layers.0.attn`). `keep_quantized`: as for `module`. Raises UsageError for an unknown name."""
         graph = self.graph(outputs)
         return Network(self._build(graph, device, keep_quantized), graph)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """Return the part of the graph that these outputs need, as `network` builds it. Raises UsageError."""
+        """Return the graph that computes the given outputs, as `network` builds it. Raises UsageError for an unknown
+        name."""
         try:
             return prune(self.plan, outputs)
         except UnknownOutputError as unknown:
@@ -158,13 +158,13 @@ class Trained:
 
     @cached_property
     def _source(self) -> WeightSource:
-        """File with all tensors by name. Weights that are stored in fewer bits are converted."""
+        """Open the checkpoint's tensors. Weights that are stored in fewer bits are converted when they are read."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
     def merge_adapters(self) -> Trained:
-        """Return the same model with its adapters merged into the weights, and with all weights in float32."""
+        """Return the model with its adapters merged into the weights they belong to; all weights are in float32."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.engine.step.tensor_files import Tensors
         from declarative_train.graph.merge import adapters_of, make_merged_reader
@@ -235,7 +235,7 @@ class Trained:
 
 
 def drop_quantization(plan: Plan) -> Plan:
-    """Return the plan with no weights stored in fewer bits."""
+    """Return the plan with all weights stored in full precision."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
@@ -248,13 +248,14 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Return the model of a checkpoint at a local path or fsspec URL: of a run's folder the best one, else the newest;
-    of a recipe's folder that of the newest run; or a checkpoint, wherever it was copied.
+    """Return the model of a checkpoint at a local path or fsspec URL. Of a run's folder it is the best checkpoint, or
+    the newest if none is marked as best; of a folder of runs, that of the newest run; a copied checkpoint's folder is
+    accepted too.
 
     `weights`: the trained weights or their moving average; None: those that the run evaluated. `plugins`: the code of
-    the run's plugins may be imported. `look` checks a checkpoint and returns a reason to skip it, or None. Raises
-    UsageError if there is no run or if it needs plugins, CheckpointFailure if it cannot be read.
-    """
+    the run's plugins may be imported. `look`: function (checkpoint) -> reason to skip it, or None. Raises UsageError if
+    there is no run or plugins may not be imported but are needed, and CheckpointFailure if the checkpoint cannot be
+    read."""
     text = os.fspath(path)
     place = local_path(text) or text
     entry, passed_over = _find(place.rstrip("/") or "/", look)
@@ -330,7 +331,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with paths of packs' files (tokenizers) replaced by their copies in the checkpoint."""
+    """Return the plan in which paths of files that packs use (tokenizers) point to the copies in the checkpoint."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
@@ -345,7 +346,7 @@ def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
 
 
 def _own_layers(plan: Plan) -> list[str]:
-    """Return the types of layers that plugins define."""
+    """Return the types of the layers that come from plugins."""
 
     def of(graph: Graph) -> list[str]:
         types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
@@ -355,8 +356,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the types of other components that plugins define: losses and metrics, which an evaluation needs, fields
-    and transforms. A source is left out, as new rows do not need it."""
+    """Return the types of other components that come from plugins and that an evaluation needs: losses, metrics, fields
+    and transforms; not sources, since new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]

@@ -1,8 +1,7 @@
-"""Samples that are windows of new rows, each with its first and last row.
+"""Samples that are windows of new rows; each has the numbers of its first and last row.
 
 A window has only the rows that the model reads. For a forecast these are the past rows, so the last window ends with
-the last row, whose future is not known yet. N windows, S rows per window.
-"""
+the last row, whose future is not known yet. N windows, S rows per window."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Open the files; return (table, its name in messages). `source` is the run's. Raises UsageError and InputError."""
+    """Open files. Return (table, its name in messages). `source`: the source of the run. Raises UsageError and
+    InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -51,14 +51,14 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Return (table, its name in messages) of rows in memory."""
+    """Return (table, its name in messages) for rows in memory."""
     from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
 def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
-    """Return the reader of a field for this table. Raises InputError."""
+    """Return the reader of a run's field for this table. Raises InputError if the table does not fit."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
     if missed:
@@ -74,8 +74,8 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
 
 
 class WindowSamples:
-    """Windows made as in the run: one every `stride` rows, from the first row of each group. If rows remain, one more
-    window ends with the last row."""
+    """Samples that are windows, made as in the run: one every `stride` rows, from the first row of each group. If rows
+    remain, one more window ends with the last row."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Compute which rows each window has. Raises UsageError and InputError."""
+        """Compute the rows of each window. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -118,7 +118,7 @@ class WindowSamples:
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """Columns of the output before the predictions."""
+        """Columns of the result before the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
     def pieces(self) -> Pieces:
@@ -143,7 +143,8 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return first and last row of each window, counted from 1, and the kept columns of its last row."""
+        """Return a table with the first and last row of each window, counted from 1, and the kept columns, taken from
+        its last row."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
@@ -154,13 +155,14 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return which rows of a window a field reads: one position (), or several (K,)."""
+    """Return the positions within a window of `length` rows that a field reads: a single position (), or several
+    (K,)."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return (rows in the order of the windows, (N,) positions at which windows begin)."""
+    """Return (rows in the order in which windows use them, positions (N,) at which windows begin)."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

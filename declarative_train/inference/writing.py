@@ -1,8 +1,8 @@
-"""Output of predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece, all or nothing.
+"""Output of predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece. A file is
+complete or does not exist.
 
-A file is written under a temporary name in the same folder and renamed after the last row. A remote file is first
-written on this machine.
-"""
+It is written under a temporary name in the same folder and renamed after the last row. A remote file is first written
+on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Return the format that the ending of the path names. Raises UsageError."""
+    """Return the format that the ending of a path stands for. Raises UsageError for an unknown ending."""
     if path == STDOUT:
         return "csv"
     kind = os.path.splitext(path)[1].lower().removeprefix(".")
@@ -46,7 +46,7 @@ def kind_of(path: str) -> str:
 
 
 class _Terminal:
-    """Standard output that is a terminal; control characters are replaced."""
+    """Standard output if it is a terminal: control characters in the text are replaced."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(in_lines(text))
@@ -56,8 +56,8 @@ class _Terminal:
 
 
 def write(path: str, tables: Iterable[pa.Table]) -> int:
-    """Write the tables and return the number of rows. A file appears at `path` only if all rows were written; standard
-    output gets them one table at a time. Raises UsageError and OSError."""
+    """Write the tables. Return the number of rows. A file appears at `path` only if all rows were written; standard
+    output gets one table at a time. Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
         return _write_all(_TextWriter(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
@@ -78,7 +78,7 @@ def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
 
 @contextmanager
 def _replace_when_complete(path: str) -> Iterator[str]:
-    """Yield a temporary path; afterwards move the file to `path`, or delete it after an exception."""
+    """Yield a temporary path. Afterwards move the file there to `path`, or delete it after an exception."""
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):
@@ -100,7 +100,7 @@ def _replace_when_complete(path: str) -> Iterator[str]:
 
 
 def set_default_mode(path: str) -> None:
-    """Give a file the permissions of a newly created one. A temporary file is only readable by its owner."""
+    """Give a file the permissions of a newly created file (a temporary file can be read only by its owner)."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
@@ -159,7 +159,7 @@ class _TextWriter:
 
 
 def _as_csv(table: pa.Table, *, header: bool) -> str:
-    """Return the table as csv, with quotes if a string needs them. (Arrow quotes all strings or none.)"""
+    """Return a table as csv text; a string has quotes only if it needs them. (Arrow quotes all strings or none.)"""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -185,7 +185,7 @@ def _needs_quotes(column: pa.ChunkedArray) -> bool:
 
 
 def _as_json(table: pa.Table) -> str:
-    """Return the table as JSON lines. nan and infinities become null, as JSON lacks them."""
+    """Return a table as JSON lines. nan and infinite numbers become null, because JSON does not have them."""
     return "".join(
         f"{json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)}\n"
         for row in table.to_pylist()

@@ -1,7 +1,6 @@
-"""Planner: `compile` makes a plan from a recipe; `describe` and `summary` print one.
+"""Planner: `compile` turns a recipe into a plan; `describe` and `summary` format a plan as text.
 
-Names are imported on first use, since ranks need none of them.
-"""
+Names are imported on first use, since ranks need none of them."""
 
 from __future__ import annotations
 

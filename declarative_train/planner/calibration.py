@@ -1,5 +1,5 @@
-"""Calibration: figures of one machine, measured there or derived from measured steps, in a file that recipes name by
-`layout.calibration`. They replace those of data sheets and of `estimate/constants.py`."""
+"""Calibration: figures of one machine, measured on it or derived from measured steps, in a file that the recipe's key
+`layout.calibration` names. They replace the figures of data sheets and of `estimate/constants.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW_ERROR = (
 
 
 def write_calibration(path: Path, machine: Machine, how: str) -> None:
-    """Write a calibration. `how`: where its figures come from."""
+    """Write a calibration file for a machine. `how`: a text on where the figures come from."""
     hardware = machine.hardware
     figures = {name: getattr(hardware, name) for name in FIGURES}
     figures["peak_flops"] = dict(hardware.peak_flops)
@@ -31,7 +31,7 @@ def write_calibration(path: Path, machine: Machine, how: str) -> None:
 
 
 def read_calibration(path: Path) -> Machine:
-    """Read a calibration. Raises ValueError if it is not one, and OSError."""
+    """Read a calibration file. Raises ValueError if it is malformed, and OSError."""
     try:
         found = json.loads(path.read_text("utf-8"))
         hardware: Hardware = replace(HARDWARE[found["hardware"]], **{name: found["figures"][name] for name in FIGURES})
@@ -41,11 +41,11 @@ def read_calibration(path: Path) -> Machine:
 
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
-    """Return the machine with the factor, and the error, that measured steps show. `rows`: (predicted, measured)
-    seconds of the uncalibrated machine.
+    """Return the machine with a correction factor for step times, and the error of the corrected times. `rows`:
+    (predicted, measured) seconds of steps, predicted without the factor.
 
-    The logarithm of the factor is the rows' median times the part of its variance that is the machine's, by the error
-    of its constants: a single row has an error of its own."""
+    The logarithm of the factor is the median of log(measured / predicted), multiplied by the share of the variance that
+    is due to the machine's constants rather than to single rows."""
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
     middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))

@@ -71,7 +71,7 @@ SCALE_ROWS = 2
 
 @contextmanager
 def _float32_is_default() -> Iterator[None]:
-    """Make float32 the default dtype while a plan is compiled, whatever default the calling process has set."""
+    """Make float32 torch's default dtype within the `with` block, whatever default the caller has set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -84,12 +84,11 @@ def _float32_is_default() -> Iterator[None]:
 def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan, or None if there is an error, and the diagnostics of all passes.
+    """Return (plan, or None if there is an error; diagnostics of all passes).
 
-    `offline`: a source on another machine is not read; then there is no plan, and checks that need its columns are
-    skipped. `tracer`: measures the memory of a step if that decides something, or with `traces_all` for every plan;
-    None: the memory is derived from shapes.
-    """
+    `offline`: a source on another machine is not read; then there is no plan, and checks that need the source's columns
+    are skipped. `tracer`: predicts the memory of a step by tracing it if the plan depends on the memory, or with
+    `traces_all` for every plan; None: the memory is computed from shapes."""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
@@ -145,7 +144,8 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts about a recipe that do not depend on the mode. `parameters`: None if one has an error."""
+    """Facts about a recipe that do not depend on the mode. `parameters`: None if a parameter's settings have an
+    error."""
 
     data: DataSpec
     lowered: Lowered
@@ -159,9 +159,9 @@ class CompileContext:
 
 
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan of the mode that `auto` chooses. Candidates are judged by estimates that one trace calibrates.
-    Doubtful ones are traced themselves (`auto/choose.py`), and so is the chosen one; if it does not fit, the search
-    continues. When the time limit is reached, the plan lists what was not traced."""
+    """Return the plan of the mode that `auto` chooses. Candidates are judged by estimates, which one trace calibrates.
+    Doubtful candidates (`auto/choose.py`) and the chosen one are traced; if the chosen one does not fit, the search
+    continues. At the time limit the search stops, and the plan lists the candidates that were not traced."""
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -207,8 +207,8 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
 
 
 def _judge_divided(candidate: Candidate, site: CompileContext, judge: Judge) -> LayoutVerdict | None:
-    """Return the verdict on a candidate that divides layers, from its plan, which says what a rank holds; None if no
-    layer can be divided."""
+    """Return the verdict on a candidate that divides layers; None if no layer can be divided. Its plan is compiled,
+    because only the plan says what each rank has."""
     recipe = judge.recipe._replace(parallelism=candidate.parallelism)
     if any(each.is_error for each in findings(recipe)):
         return None
@@ -225,7 +225,7 @@ def _judge_divided(candidate: Candidate, site: CompileContext, judge: Judge) -> 
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """Return the names of the targets of all losses, and of those that are classes."""
+    """Return (names of the targets of all losses, names of those that are classes)."""
     terms = [term for term in recipe.objective.losses.values() if term.target is not None]
     return {str(term.target) for term in terms}, {
         str(term.target) for term in terms if term.component.about == "classes"
@@ -233,7 +233,7 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan of one mode with its memory (None if it has none), and the errors of this mode."""
+    """Return (plan of the mode of `recipe`, with its memory; errors of this mode). The plan is None with an error."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -247,7 +247,7 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the errors that are due to the mode, not to the rest of the recipe."""
+    """Return those of the errors that are due to the mode, not to the rest of the recipe."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
@@ -257,19 +257,18 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with the number of candidates that were traced."""
+    """Return the plan with the number of candidates that were traced entered in it."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
 class ScaleCache:
-    """Scale of the memory estimates of a recipe's model (`MemoryScale`), from one trace for each precision and kind of
+    """Cache of the scale of a model's memory estimates (`MemoryScale`), with one trace for each precision and kind of
     recomputation.
 
-    The traced model is sharded, as fsdp would run the recipe, so that `auto` need not trace that again; or on one
-    device if it cannot be sharded.
-    """
+    The traced model is sharded as fsdp would shard it, so that `auto` need not trace this mode again; if it cannot be
+    sharded, it is traced on one device."""
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site
@@ -301,7 +300,7 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan, from shapes, sizes and the batch."""
+    """Return the plan, assembled from the results of the passes."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
@@ -369,6 +368,6 @@ def _assemble(
 
 
 def _tokens_per_sample(lowered: Lowered) -> int | None:
-    """Return the length of the first sequence of token ids that the model reads."""
+    """Return the length of the first sequence of token ids among the model's inputs; None if there is none."""
     specs = lowered.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

@@ -1,4 +1,4 @@
-"""Estimates of memory and time in a plan, and the check whether the plan fits on the hardware."""
+"""Memory and step time in a plan, and the check whether the plan fits on the hardware."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from declarative_train.recipe.sections.parallelism import Auto
 
 
 def decides(recipe: Recipe) -> bool:
-    """Return whether the memory of a plan must be known: for `auto`, or to check that it fits on the hardware that the
-    recipe names."""
+    """Return whether the plan of this recipe depends on its memory: `parallelism: auto`, or hardware in the recipe on
+    which it must fit."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
 
 
 def with_estimates(
     plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
 ) -> tuple[Plan, list[Diagnostic]]:
-    """Return the plan with its memory and estimates, and diagnostics. `choice`: that of `auto`, which has checked the
-    memory already. `scales`: for estimates of plans that cannot be traced."""
+    """Return (the plan with its memory and estimate, diagnostics). `choice`: the choice of `auto`, which already
+    checked the memory. `scales`: source of the memory scale for plans that cannot be traced."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
@@ -71,8 +71,8 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the rows with the training set added on GPUs of known memory, if steps leave room for it. (The run decides
-    that again by the free memory at that time.)"""
+    """Return the rows with the bytes of the training set, if the GPUs' memory is known and has room for it. (The run
+    decides this again, from the memory that is free at that time.)"""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
@@ -88,14 +88,14 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with the memory of the finished plan. For a candidate, only an upper bound of waiting
-    microbatches was known."""
+    """Return the choice with the memory of the finished plan. For a candidate, the number of waiting microbatches was
+    only an upper bound."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def ways(plan: Plan) -> list[str]:
-    """Return suggestions for a plan that does not fit; they are not tried out."""
+    """Return suggestions, as text, for a plan that does not fit. They are not tried."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

@@ -1,4 +1,5 @@
-"""Axes of a plan's mesh, one file per axis, and the choice of the one that combines gradients."""
+"""Axes of a plan's mesh, one file per axis, and the choice of the axis that combines the gradients of different
+rows."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return how ranks that have different rows of a batch combine their gradients. Only the file of the axis that does
-    so is imported. `held.model` already has its initial values, unless it is sharded: then each rank gets only its
-    shards, later."""
+    """Return the functions by which ranks with different rows of a batch combine their gradients. Only the file of the
+    axis that is responsible is imported. `held.model` already has its initial values; if it will be sharded, each rank
+    gets those of its shards later."""
     sharing = _sync_rows(plan, held, place, runner)
     if plan.layout.has("expert"):
         from declarative_train.engine.axes.expert import sync_experts

@@ -1,8 +1,7 @@
-"""The `context` axis: ranks that read the same rows, and each compute their positions of them.
+"""Context parallelism, the `context` axis: ranks that read the same rows, each of which computes some of the positions.
 
 Each rank takes its positions of the batch (`ForwardPath`), attention gathers the keys and values of all ranks, and the
-gradients of all parameters are summed: each rank has the part of its positions.
-"""
+gradients of all parameters are summed over the ranks, since each rank's gradient is that of its positions only."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ def ranks_of(context: ContextPlan, place: MeshPosition) -> ContextRanks:
 
 
 def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:
-    """Make the layers that know of positions work on those of this rank."""
+    """Prepare the layers whose result depends on positions (such as attention) for the positions of this rank only."""
     for part in held.model.modules():
         if hasattr(part, "context"):
             setattr(part, "context", ranks)  # noqa: B010  # which the type of a module does not know
 
 
 def sync_positions(sharing: GradientSync, place: MeshPosition) -> GradientSync:
-    """Return a sync that also sums the gradients of the ranks' positions."""
+    """Return a sync that does what `sharing` does and also sums the gradients over the ranks with other positions."""
     group = place.context
     assert group is not None
 

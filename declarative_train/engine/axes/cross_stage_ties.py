@@ -1,5 +1,5 @@
-"""Parameters that several pipeline stages share: stages on the same rank share the tensor, stages on different ranks
-sum their gradients."""
+"""Parameters that several pipeline stages use: stages on the same rank share one tensor; stages on different ranks have
+copies, whose gradients are summed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make the stages of this rank use one tensor for each of the named parameters."""
+    """Make the stages on this rank use one tensor for each of the named parameters."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:
@@ -38,13 +38,12 @@ def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
 
 
 class SharedParameters:
-    """Copies of a parameter on several stages. Summed gradients keep them equal.
+    """Copies of parameters on several stages. They stay equal because all copies get the sum of their gradients.
 
     Megatron-LM does this for the embedding of its first and last stage (Narayanan et al., Efficient large-scale
     language model training on GPU clusters, 2021); here the plan lists the parameters and stages. The rank of the first
-    stage sums the gradients and sends the sum back: the result is the same to the bit everywhere, and only the ranks of
-    these stages take part.
-    """
+    stage sums the gradients and sends the sum to the others: the result is bitwise equal on all of them, and only the
+    ranks of these stages communicate."""
 
     def __init__(self, plan: Plan, model: nn.Module, place: MeshPosition) -> None:
         assert place.pipeline is not None
@@ -79,8 +78,8 @@ class SharedParameters:
                 gradient.copy_(whole)
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """Sum a tensor over two or more stages, in place, one direction after the other: two ranks that both receive
-        first would deadlock on a GPU."""
+        """Sum a tensor over stages, in place: stage by stage, towards the first and then back. (Two ranks that both
+        receive first would deadlock on a GPU.)"""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)
@@ -93,27 +92,27 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients that count in the norm here: a copy counts on its first stage only."""
+        """Return the gradients that count in the norm on this rank: of a parameter with copies, only the copy of its
+        first stage counts."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]
 
     def _parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the model's parameters by name. They are looked up on first use, because sharding and allocating
-        replace the objects."""
+        """Return the model's parameters by name. They are read on first use, because sharding and allocation replace
+        the objects."""
         if not self._parameters:
             self._parameters = dict(self._model.named_parameters())
         return self._parameters
 
 
 def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
-    """Return a rank's coordinates without the pipeline axis."""
+    """Return the coordinates of a rank without its coordinate on the pipeline axis."""
     return {axis: place for axis, place in coordinates.items() if axis != "pipeline"}
 
 
 def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a gradient sync that sums the gradients of shared parameters over the stages, and then does what `sharing`
-    does."""
+    """Return a sync that sums the gradients of shared parameters over the stages and then does what `sharing` does."""
     if not get_shared(plan):
         return sharing
     shared = SharedParameters(plan, held.model, place)

@@ -1,10 +1,10 @@
-"""The `expert` axis: ranks with different rows that each hold a part of the experts of every mixture.
+"""Expert parallelism, the `expert` axis: ranks with different rows, each of which has part of the experts of every
+mixture.
 
-A layer `moe` sends its rows to the ranks of their experts and receives the results (`ExpertRanks`). So the gradients of
-a rank's experts include the rows of all these ranks: they are averaged over the copies of the same experts only, and
-divided by the number of all ranks with different rows, as all gradients are. Other parameters are whole on every rank,
-or sharded over `shard` and `expert` together.
-"""
+A layer `moe` sends each row to the ranks of the row's experts and receives the results (`ExpertRanks`). So the
+gradients of an expert include the rows of all ranks of the axis. They are averaged only over the ranks with a copy of
+the same expert, and divided by the number of all ranks with different rows, as all gradients are. Other parameters are
+whole on every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the experts of a model on the meta device by this rank's."""
+    """Replace the experts of a model on the meta device by those of this rank."""
     assert place.expert is not None
     peers, model = ExpertRanks(place.expert), held.model
     made: dict[torch.Tensor, nn.Parameter] = {}
@@ -50,7 +50,7 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
 
 
 def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return how ranks that are not sharded combine their gradients: once a step, in buckets."""
+    """Return a sync for a model that is not sharded: gradients are averaged once a step, in buckets."""
     dtype, data = reduce_dtype(plan.training), place.data
 
     def reduce(optimizers: Optimizers) -> None:
@@ -65,8 +65,9 @@ def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition,
 
 
 def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that divides the gradients of experts, which were averaged over their copies alone, by the number
-    of the other ranks too; its norm counts the experts of all ranks, and everything else once."""
+    """Return a sync that does what `sharing` does and then divides the gradients of experts, which were averaged only
+    over their copies, by the number of the remaining ranks. Its norm counts the experts of all ranks, and all other
+    parameters once."""
     group = place.expert
     assert group is not None
 
@@ -89,7 +90,7 @@ def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: Mes
 
 
 def _gradients_of_experts(plan: Plan, held: BuiltModel) -> set[int]:
-    """Return the ids of the gradients of the experts."""
+    """Return the ids of the gradient tensors of the experts' parameters."""
     assert plan.layout.cuts is not None
     names = plan.layout.cuts.of_experts
     return {id(item.grad) for name, item in held.model.named_parameters() if name in names and item.grad is not None}

@@ -22,16 +22,16 @@ def do_nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GradientSync:
-    """Functions of one way to combine gradients; the defaults are those of a single process.
+    """Functions with which an axis combines gradients; the defaults are those of a single process.
 
-    call           runs the model on the rows of a chunk, in training (a pipeline's schedule does that itself)
-    finish         updates running statistics after the optimizer's update; `finite` False: there was no update
-    begin          runs before a chunk: its real rows (None: all), and whether it is the last of the step
-    end            runs after the chunk's backward
-    reduce         runs after the last backward: makes gradients those of the whole batch
-    norm           norm of all gradients together, including shards on other ranks
-    is_replicated  every rank holds the whole model and the whole optimizer state
-    """
+    call           run the model on a chunk in training (a pipeline's schedule does this itself)
+    begin          called before a chunk, with the number of its real rows (None: all) and whether it is the step's last
+    end            called after the backward of a chunk
+    reduce         called after the last backward: turn gradients into those of the whole batch
+    norm           return the norm of all gradients together, with those of shards on other ranks
+    finish         called after the optimizer's update, to update running statistics; `finite` False: there was no
+    update
+    is_replicated  whether every rank has the whole model and the whole optimizer state"""
 
     call: Call
     finish: Callable[[torch.Tensor | None], None]
@@ -48,8 +48,9 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of gradients, of which each rank has a part or the whole. The share of the whole ones is
-    averaged, so that all ranks clip by the same number to the bit."""
+    """Return the norm of all gradients. `parts`: gradients of which each rank of `group` has a part; `whole`: gradients
+    that are the same on all of them. The share of `whole` is averaged over the ranks, so that all clip by bitwise the
+    same number."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

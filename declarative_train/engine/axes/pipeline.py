@@ -1,8 +1,8 @@
-"""The `pipeline` axis: the model is cut into stages on different ranks, which torch's own schedules run.
+"""Pipeline parallelism, the `pipeline` axis: the model is cut into stages on different ranks, which torch's schedules
+run.
 
-Every rank of a pipeline reads the same rows: fields, and values computed from fields alone, go directly to each stage
-that uses them and are never sent through stages.
-"""
+Every rank of a pipeline reads the same rows. Fields, and values computed from fields alone, are inputs of each stage
+that uses them; they are never sent from stage to stage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
 
 
 def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
-    """Return the modules of a rank's stages on the meta device, without values; `fill` gives them memory and initial
+    """Return the modules of a rank's stages on the meta device, without values. `fill` allocates them and sets initial
     values."""
     pieces, names = pieces_of(plan), pipeline_of(plan).stages
     stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
@@ -58,13 +58,13 @@ def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
 
 
 def pieces_of(plan: Plan) -> list[Stage]:
-    """Return the graph of every stage, in order."""
+    """Return the Stage (graph, inputs, outputs) of every pipeline stage, in order."""
     return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:
-    """Driver that runs this rank's stages by the plan's schedule. Shard the modules before making it: torch checks that
-    when it makes a schedule."""
+    """Driver that runs this rank's stages in the order of the plan's schedule. Create it after sharding: torch checks
+    the modules when a schedule is created."""
 
     def __init__(
         self, plan: Plan, runner: StepRunner, held: BuiltModel, place: MeshPosition, forwards: Sequence[StageForward]
@@ -83,8 +83,8 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Buffers in which torch receives values and gradients; it makes them in the first step, for every microbatch,
-        and keeps them."""
+        """Tensors in which torch receives values and gradients. torch allocates them for every microbatch of the first
+        step and keeps them."""
         kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
         received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
         buffers = (getattr(each, "buffer", None) for each in received)
@@ -102,9 +102,9 @@ class PipelineDriver:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run the forward of a batch; return the outputs by name, None on a rank without the last stage. Stages have a
-        fixed microbatch size, so the rows are cut into pieces of it, and the last piece is filled up with copies of its
-        last row."""
+        """Run the forward of a batch. Return the model's outputs by name; None on a rank without the last stage. Stages
+        have a fixed microbatch size, so the rows are divided into microbatches, and the last one is filled up with
+        copies of its last row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
@@ -156,9 +156,9 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's stage with two changes. In evaluation, two methods that assume a backward do nothing: V schedules would
-    fail. Gradients are made contiguous before they are sent, as gloo and NCCL require; gradients of a `permute` or a
-    mean are not contiguous."""
+    """torch's pipeline stage with two changes. In an evaluation, two methods that expect a backward do nothing, because
+    V schedules would fail there. Gradients are made contiguous before they are sent, as gloo and NCCL require; the
+    gradients of a `permute` or a mean are not contiguous."""
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         if bwd_chunk_id in self.bwd_cache:
@@ -175,7 +175,7 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one stage. It is called for the microbatches in order, as every schedule does."""
+    """Forward of one stage. It must be called for the microbatches in order, as every schedule does."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -194,8 +194,8 @@ class StageForward:
         self._chunks = None
 
     def bind(self, module: nn.Module) -> None:
-        """Replace the `forward` of a stage's module. The new one takes the values of earlier stages by position, and
-        all batch entries by name."""
+        """Replace the `forward` of a stage's module by one that accepts the values of earlier stages by position and
+        all entries of the batch by name."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
         batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
@@ -220,7 +220,7 @@ class StageForward:
 
 
 def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageForward]:
-    """Replace the `forward` of each stage on this rank; return the new forwards."""
+    """Replace the `forward` of each stage on this rank. Return the StageForward of each."""
     pieces = pieces_of(plan)
     forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
     for forward in forwards:
@@ -229,8 +229,8 @@ def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageF
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Make `module.parameters()` return the current parameters for good, even while half-precision copies replace them
-    (`step.precision`): schedules that split backward use it to find the tensors that need gradients."""
+    """Fix the result of `module.parameters()` to its current parameters, even while half-precision copies replace them
+    (`step.precision`). Schedules that split the backward call it to find the tensors that need gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
@@ -252,8 +252,8 @@ class ScheduleLoss:
         self._chunks = None
 
     def take(self) -> list[tuple[torch.Tensor, ...]]:
-        """Return the sums of the loss terms in this step, one tuple per microbatch; [] on a rank without the last
-        stage."""
+        """Return the sums of the loss terms in this step, one tuple per microbatch, and forget them; [] on a rank
+        without the last stage."""
         return self._sums
 
     def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
@@ -272,8 +272,8 @@ class ScheduleLoss:
 
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
-    """Return one stage's module on the meta device. A parameter tied to one of another stage is registered under that
-    one's name too."""
+    """Return the module of one stage on the meta device. A parameter that is tied to a parameter of another stage is
+    registered under both names."""
     module = build(
         stage.graph,
         plan.plugins,
@@ -297,13 +297,13 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _holder(parameter: str, nodes: Sequence[str]) -> str:
-    """Return which of the nodes a parameter belongs to, by its name."""
+    """Return the node of `nodes` to which a parameter belongs."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
 def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
-    """Return one module with the nodes of several stages, under their names in the whole model. `parts[node]`: the
-    module of the stage that has the node. The nodes' modules are shared, not copied."""
+    """Return one module with the nodes of several stages, under their names in the whole model. `parts`: node -> module
+    of the stage that contains it. The nodes' modules are shared, not copied."""
     whole = ByName()
     for name, stage in parts.items():
         try:
@@ -315,8 +315,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int) -> tuple[torch.Tensor, ...]:
-    """Return tensors without values that show torch what a stage sends. Without them torch would run the stage on
-    uninitialised memory to find out."""
+    """Return tensors without values from which torch learns shapes and dtypes of a stage's inputs or outputs. Otherwise
+    torch would run the stage on uninitialised memory to find them."""
     return tuple(
         torch.empty((rows, *spec.shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
         for spec, dtype in zip(specs, dtypes, strict=True)
@@ -324,13 +324,13 @@ def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: i
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Return the dtypes of the values that a stage receives, from the plan."""
+    """Return the dtypes of the values that stage number `stage` receives, from the plan."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
     """Return the dtypes of the values that a stage sends. Outputs of the last stage have the dtype of the parameters: a
-    loss would convert half precision anyway, and torch 2.11 compares them with the `output_args` of the stage."""
+    loss would convert half precision anyway, and torch 2.11 compares the outputs with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
@@ -339,6 +339,6 @@ def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
 
 
 def pad_rows(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Return `size` rows: the given ones, then copies of the last."""
+    """Return `size` rows: the given rows, followed by copies of the last one."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

@@ -1,8 +1,8 @@
-"""The `replicate` axis: a copy of the model on each rank; gradients are averaged over the ranks.
+"""Data parallelism, the `replicate` axis: each rank has a copy of the model, and gradients are averaged over the ranks.
 
-torch's DistributedDataParallel averages gradients during the backward. A pipeline does not use it: it would miss
-gradients of schedules that split the backward, so they are averaged after the schedule, in large flat buckets.
-"""
+torch's DistributedDataParallel averages gradients during the backward. A pipeline does not use it, because it would
+miss gradients of schedules that split the backward; there, gradients are averaged after the schedule, in large flat
+buckets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_BUFFERS: dict[str, Any] = {
 
 
 def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return how whole copies of the model, or of a pipeline's stages, combine their gradients."""
+    """Return the sync for copies of the whole model, or of the stages of a pipeline."""
     dtype = reduce_dtype(plan.training)
     if plan.layout.pipeline is not None:
 
@@ -71,7 +71,8 @@ def wrap_in_ddp(
 
 
 def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
-    """Average a bucket's gradients over `size` ranks in bfloat16. (torch's own hook for this rejects gloo.)"""
+    """Average a bucket's gradients over `size` ranks in bfloat16: a communication hook of DistributedDataParallel.
+    (torch's own hook for this rejects gloo.)"""
     wide = bucket.buffer()
     work = distributed.all_reduce(wide.to(torch.bfloat16).div_(ranks.size), group=ranks.group, async_op=True)
     assert work is not None
@@ -80,11 +81,11 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run one backward of zeros before the first step, so that every step, also after a resume, sums in the same order.
+    """Run one backward of zeros before the first step, so that every step sums in the same order, also after a resume.
 
-    torch reorders its buckets of gradients after the first backward, and the position of a number in a bucket decides
-    the order in which three or more ranks are summed. The last parameter comes first, roughly as in a real backward.
-    """
+    torch reorders its buckets of gradients after the first backward, and the position of a gradient in a bucket decides
+    the order in which three or more ranks are summed. The backward of zeros produces the last parameter's gradient
+    first, roughly as a real backward does."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
@@ -99,9 +100,9 @@ def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
 def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
-    """Average gradients in place, joined to buckets of one dtype: a few large messages instead of many small ones.
-    `dtype`: that of the messages, None for that of the gradients. While one bucket is sent, the next is filled and an
-    earlier one is copied back."""
+    """Average gradients over ranks, in place. They are joined to buckets of one dtype, since a few large messages are
+    faster than many small ones. `dtype`: dtype of the messages; None: that of the gradients. While one bucket is sent,
+    the next is filled and the previous one is copied back."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin(bucket, ranks, dtype))
@@ -112,7 +113,7 @@ def average_gradients(
 
 
 def sum_gradients(gradients: Iterable[torch.Tensor], ranks: Alone | Ranks) -> None:
-    """Sum gradients in place over the ranks, joined to few messages."""
+    """Sum gradients over ranks, in place, in a few large messages."""
     for bucket in buckets(gradients):
         whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
         ranks.sum_(whole)
@@ -134,7 +135,7 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
-    """Begin to average a bucket; return a function that waits for the result and copies it back."""
+    """Start averaging a bucket. Return a function that waits for the result and copies it into the gradients."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     end = ranks.begin_sum_(whole)
 

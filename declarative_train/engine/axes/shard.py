@@ -1,12 +1,11 @@
-"""The `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer state over the ranks, unit by
-unit (a unit is one of the model's repeated blocks).
+"""Sharded data parallelism, the `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer
+state over the ranks, unit by unit (a unit is one of the model's repeated blocks).
 
-The model is never whole on a rank: it is built on the meta device, and each rank fills its part after sharding. With a
-`replicate` axis there are several copies of the sharded model: torch's hybrid sharding.
+No rank ever has the whole model: it is built on the meta device, and each rank fills its shards after sharding. With an
+additional `replicate` axis, there are several copies of the sharded model (torch's hybrid sharding).
 
-In a pipeline the parameters stay gathered between forward and backward: schedules that split backward look for the
-autograd nodes of whole parameters, and would lose gradients.
-"""
+In a pipeline, parameters stay gathered between forward and backward, because schedules that split the backward look for
+the autograd nodes of whole parameters and would lose gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Shard the model in place; return how its ranks combine gradients."""
+    """Shard the model in place. Return the sync that combines its gradients."""
     own_axes = tuple(axis for axis in DATA_AXES if plan.layout.has(axis) and axis != "expert")
     mesh = place.mesh[own_axes] if place.mesh_with_experts is None else place.mesh_with_experts
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
@@ -65,7 +64,7 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
 
 
 def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the experts inside modules, of which each rank of `expert` holds others."""
+    """Yield the submodules that contain the experts of this rank; the other ranks of `expert` have other experts."""
     for part in (part for module in modules for part in module.modules()):
         if isinstance(part, MoeModule):
             yield part.experts
@@ -74,8 +73,8 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield groups of modules whose parameters are gathered together, with the value of `reshard_after_forward`.
-    Everything else belongs to the root, also a tied parameter: neither of the two units that use it could free it."""
+    """Yield (modules whose parameters are gathered together, their `reshard_after_forward`). All other parameters
+    belong to the root module, also a tied one: neither of the two units that use it could free it."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _group(model, (unit,), sharding.reshard)
@@ -86,7 +85,8 @@ def groups(
 def _group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield one group without modules that are on other ranks or have no parameters; nothing if none is left."""
+    """Yield the group of the named modules, without modules that are on other ranks or have no parameters; yield
+    nothing if no module is left."""
     found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

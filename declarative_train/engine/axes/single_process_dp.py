@@ -1,16 +1,16 @@
-"""`dp`, data parallelism in one process: scatter the rows, run a replica on each slice, gather the outputs.
+"""Mode `dp`, data parallelism in one process: the rows are split, each slice is computed by a copy of the model
+(replica), and the outputs are joined.
 
-The loss is computed once, on the gathered outputs, so that nothing is averaged and the scale is that of a single
-process.
+The loss is computed once, from the joined outputs, so that no gradients are averaged and the loss is scaled as in a
+single process.
 
-On CUDA this is nn.DataParallel's scheme: parameters are copied in each forward, the replicas run in threads, their
-gradients are summed on the first device. The replicas are made once, since copying an fx.GraphModule compiles it again.
-On CPU the replicas share the parameters and run one after the other: threads cost more than they gain there, and would
-make the draws of dropout depend on chance (torch-facts, section 3).
+On CUDA this works like nn.DataParallel: parameters are copied to the devices in each forward, the replicas run in
+threads, and their gradients are summed on the first device. Here the replicas are created only once, since a copy of an
+fx.GraphModule is compiled again. On the CPU the replicas share the parameters and run one after the other: threads
+would cost more than they gain, and make the random numbers of dropout depend on timing (torch-facts, section 3).
 
-Rows are assigned to replicas as to the ranks of `ddp`: `microbatch_size` rows each, so that a short batch leaves the
-last replicas with fewer rows, or none.
-"""
+Rows are assigned to replicas as they are to the ranks of `ddp`: `microbatch_size` rows each. With a short batch, the
+last replicas get fewer rows, or none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Make replicas on all devices of the plan; evaluation uses the first, which holds the running statistics."""
+    """Create replicas on all devices of the plan and return their sync. Evaluation uses the first replica, which has
+    the running statistics."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
@@ -69,7 +70,7 @@ class Replicas:
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """`dtype`: dtype of the parameters during a step; None for their own."""
+        """Create the replicas. `dtype`: dtype of the parameters during a step; None: their own dtype."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -87,16 +88,16 @@ class Replicas:
         self._num_rows: int | None = None
 
     def begin(self, num_rows: int | None) -> None:
-        """Set the number of real rows in the next forward; padding follows them. None: all are real."""
+        """Set the number of real rows in the next forward; all rows after them are padding. None: all rows are real."""
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """Finish a forward and its backward."""
+        """Clean up after a forward and its backward."""
         for groups in self.groups:
             groups.end()
 
     def copy_statistics(self) -> None:
-        """Copy statistics that training reads from the first replica to the others."""
+        """Copy the running statistics that training reads from the first replica to the others."""
         own, *others = (
             [part for part in module.modules() if getattr(part, "trains_with_statistics", False)]
             for module in self.modules
@@ -119,7 +120,7 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Return the inputs in slices of at most one microbatch, each on the device of its replica."""
+        """Return the inputs split into slices of at most one microbatch, each on the device of its replica."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -150,8 +151,8 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a replica to its device without its parameters (CUDA). Return where to put their copies: (module,
-        name)."""
+        """Move a replica to its CUDA device without its parameters. Return the (module, name) at which copies of each
+        parameter must be set."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -165,8 +166,8 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return the calls wrapped so that other threads use this thread's autocast dtype. Autocast settings belong to a
-    thread, and `parallel_apply` passes on only whether autocast is on, so float16 would replace bfloat16."""
+    """Return functions that call `calls` in the autocast dtype of the current thread. Autocast settings belong to a
+    thread, and `parallel_apply` passes on only whether autocast is on; bfloat16 would become float16."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -182,8 +183,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Sum over the replicas of this process. The first replica passes its values; those of the others were collected
-    before."""
+    """Sum over the replicas of this process. Only the first replica passes its values to `sum_`; those of the others
+    were collected before."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -196,8 +197,8 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that collects the running statistics of all replicas but the first after a step; it returns
-    None if no node has any."""
+    """Return a function to call after a step. It collects the running statistics of all replicas except the first and
+    returns a ReplicaSum of them; None if no node has running statistics."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [
@@ -216,7 +217,7 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a group of samples (as of a batch norm) would have rows on several replicas."""
+    """Raise RunFailure if a group of samples (of a batch norm, for example) would be split over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

@@ -1,9 +1,9 @@
-"""The `tensor` axis: ranks that read the same rows, and each compute a part of the features, heads or vocabulary.
+"""Tensor parallelism, the `tensor` axis: ranks that read the same rows, each of which computes some of the features,
+heads or vocabulary.
 
-The plan's cuts say which layers are divided. A layer's parameters become this rank's parts, as plain tensors that the
-other axes replicate or shard further; autograd functions around the layers sum outputs, and gradients of inputs. What
-is whole has the same value and the same gradient on all these ranks.
-"""
+The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts, as
+plain tensors that other axes can replicate or shard further; autograd functions around the layer sum its outputs and
+the gradients of its inputs over the ranks. Undivided parameters have the same value and gradient on all these ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the divided layers of a model on the meta device, and of its stages, by this rank's parts."""
+    """Replace the divided layers of a model on the meta device, and of its pipeline stages, by this rank's parts."""
     ranks, model = _tensor_ranks(place), held.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
@@ -65,7 +65,8 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Convert the tokens around a whole layer. One that reads and writes its own tokens needs nothing."""
+    """Make an undivided layer gather or split tokens as the plan says. A layer that reads and writes only its rank's
+    tokens is not changed."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -77,7 +78,7 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Give all tokens to a layer that needs them, and take this rank's from its output."""
+    """Make a layer gather all tokens before it (`reads`) and keep only this rank's tokens of its output (`writes`)."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(
@@ -90,7 +91,7 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None:
-    """Make the losses take this rank's part of the scores that the model outputs in parts."""
+    """Make the losses accept only this rank's part of the classes, for outputs of the model that are divided."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(place))  # type: ignore[operator]
@@ -102,8 +103,8 @@ def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> Tensor
 
 
 def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that also sums the gradients that each rank has a part of, and counts each parameter once in the
-    norm."""
+    """Return a sync that does what `sharing` does, also sums gradients of which each rank has only a part, and counts
+    each parameter once in the norm."""
     cuts, group = plan.layout.cuts, place.tensor
     assert cuts is not None
     assert group is not None

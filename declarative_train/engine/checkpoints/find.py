@@ -1,4 +1,4 @@
-"""Checkpoints to load: which one is used if a path is a run's folder, a recipe's folder of runs, or a checkpoint."""
+"""Choice of the checkpoint to load from a path: a checkpoint, the folder of a run, or the folder of a recipe's runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NoWholeCheckpoint(CheckpointFailure):
-    """Failure to find a usable checkpoint among those at a path."""
+    """Failure: all checkpoints at a path are unfinished or damaged."""
 
     def __init__(
         self, where: str, reasons: Iterable[str], hint: str = "without --resume a new run starts from the beginning"
@@ -26,16 +26,16 @@ class NoWholeCheckpoint(CheckpointFailure):
 
 
 class NoCheckpoint(CheckpointFailure):
-    """Failure to find any checkpoint at a path."""
+    """Failure: there is no checkpoint at a path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} has no checkpoint")
 
 
 def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
-    """Return the checkpoint that a path means, and why others were skipped: of a run's folder the best one, else the
-    newest; of a recipe's folder that of the newest run. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint
-    if there is none."""
+    """Return (checkpoint to load from a path, reasons why others were skipped). Of a run, it is the best checkpoint, or
+    the newest if none is marked as best; of a folder of runs, the checkpoint of the newest run. `look`: the check for
+    damage. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint if there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -60,8 +60,8 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return the sources of initial values with each folder replaced by the checkpoint to use, and why others were
-    skipped."""
+    """Return (the plans of initial values, each folder of a run replaced by the checkpoint to load; reasons why others
+    were skipped)."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

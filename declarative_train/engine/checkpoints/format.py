@@ -1,11 +1,11 @@
-"""Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with changes.
+"""Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with two changes.
 
 - DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both can
-  run code from the file. Here metadata is read with an allow-list of classes, and entries of bytes are rejected.
-- Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
+execute code from the file. Here metadata is read with an allow-list of classes, and other entries than tensors are
+rejected.
+- Files are hashed while they are written, so that a manifest can contain their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `run/checkpoint.py` does so when training starts, before the first save.
-"""
+Importing this module imports DCP (0.6 s): `run/checkpoint.py` does so when training starts, before the first save."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class AllowList(pickle.Unpickler):
-    """Unpickler for DCP's metadata, which loads only classes that cannot run code."""
+    """Unpickler for DCP's metadata that loads only classes known to be harmless."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, frozenset()):
@@ -80,11 +80,10 @@ class AllowList(pickle.Unpickler):
 
 
 class HashingStream(io.RawIOBase):
-    """Write-only stream that hashes what it passes on.
+    """Write-only stream that hashes what is written through it.
 
-    DCP writes a tensor in some forty pieces, most of them of a few bytes, and flushes after each. The pieces are
-    collected and passed on together, at the latest by `finish`.
-    """
+    DCP writes a tensor in some forty pieces, most of them a few bytes long, and flushes after each. The stream collects
+    the pieces and writes them together, at the latest in `finish`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -107,7 +106,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """Return the file number, which DCP needs to force written data to the disk; write collected pieces first."""
+        """Write the collected pieces, and return the file descriptor, with which DCP forces the data to the disk."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
@@ -128,7 +127,7 @@ class HashingStream(io.RawIOBase):
 
 
 class HashingFileSystem(FileSystem):
-    """File system that records name, size and checksum of each file written."""
+    """File system that records name, size and checksum of each file that is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,8 +151,8 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    """DCP's writer, whose operations are repeated by `retry`. The rank that plans for all calls `prepare` first, before
-    any rank writes: if that fails, it fails on all ranks."""
+    """DCP's writer with retries (`retry`). Before any rank writes, the rank that coordinates the save calls `prepare`;
+    if this fails, the save fails on all ranks."""
 
     def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)
@@ -166,8 +165,8 @@ class Writer(FsspecWriter):
         self._prepare = prepare
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan unchanged. DCP's own method makes the folder on every rank, while rank 0 may be emptying it
-        (`CheckpointStore.prepare`)."""
+        """Return the plan unchanged. (DCP's own method creates the folder on every rank, while rank 0 may be emptying
+        it in `CheckpointStore.prepare`.)"""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -186,7 +185,7 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
-    """DCP's reader, which uses metadata that were read before."""
+    """DCP's reader for metadata that was already read."""
 
     def __init__(self, path: str, metadata: Metadata) -> None:
         super().__init__(path)
@@ -197,7 +196,7 @@ class Reader(FsspecReader):
 
 
 class TensorsOnly(PartLoadPlanner):
-    """Load planner that rejects entries of bytes: those would be unpickled."""
+    """Load planner that rejects entries that are not tensors, because DCP would unpickle them."""
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
@@ -221,9 +220,10 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors below `path`; `prepare` makes that an empty folder. All ranks of the group call it together, unless
-    `alone`. Returns size and checksum of each file of this rank, and, on the rank that plans for all, the shapes of the
-    tensors of all ranks. Raises OSError, and PeerFailure if another rank failed."""
+    """Write tensors to the folder `path`, which `prepare` creates empty. All ranks of the group must call this
+    together, unless `alone`. Return ({file of this rank: size and checksum}, {tensor: shape}); the second is filled
+    only on the rank that coordinates the save, with the tensors of all ranks. Raises OSError, and PeerFailure if
+    another rank failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -236,7 +236,8 @@ def save_tensors(
 
 
 def parse_metadata(text: bytes) -> Metadata:
-    """Return DCP's metadata. Raises CheckpointFailure if it has anything but tensors."""
+    """Return DCP's metadata from the bytes of its file. Raises CheckpointFailure if it contains anything but
+    tensors."""
     found = AllowList(io.BytesIO(text)).load()
     if not isinstance(found, Metadata):
         raise CheckpointFailure("the checkpoint's metadata is not valid")
@@ -253,8 +254,8 @@ def load_tensors(
     cuts: Mapping[str, RankCut] = NO_CUTS,
     metadata: Metadata | None = None,
 ) -> None:
-    """Fill `into` in place from a checkpoint, which may have been saved under any layout. `metadata`: its metadata, if
-    they were read before. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    """Fill the tensors `into`, in place, from a checkpoint saved under any layout. `metadata`: that of the checkpoint,
+    if it was already read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:
@@ -268,8 +269,8 @@ def load_tensors(
 
 
 def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """Return this rank's own error, or a PeerFailure that names the rank that failed: DCP reports the errors of all
-    ranks to every rank."""
+    """Return the error of this rank, or a PeerFailure that names the rank that failed. (DCP reports the errors of all
+    ranks to every rank.)"""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
@@ -278,12 +279,12 @@ def cause_of(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of each tensor in a checkpoint, by name. Raises CheckpointFailure."""
+    """Return {tensor in a checkpoint: (shape, dtype)}. Raises CheckpointFailure."""
     return tensors_in(parse_metadata(read_metadata(path)))
 
 
 def tensors_in(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of each tensor in DCP's metadata, by name."""
+    """Return {tensor in DCP's metadata: (shape, dtype)}."""
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.state_dict_metadata.items()
@@ -293,7 +294,7 @@ def tensors_in(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 @contextmanager
 def silence_warnings() -> Generator[None, None, None]:
-    """Suppress DCP's warning that a run in one process is not distributed."""
+    """Suppress DCP's warning about saving or loading in a single process, within the `with` block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,7 +1,6 @@
-"""Parts of tensors in a checkpoint: what a rank of the `tensor` axis holds, as blocks of the whole tensor.
+"""Parts of tensors in a checkpoint: the parameters that the `tensor` axis divides, saved as blocks of the whole tensor.
 
-DCP's own tensors with shards cannot express several blocks per rank, as a fused `qkv` has; its planners can.
-"""
+DCP's own sharded tensors cannot have several blocks per rank, as a fused `qkv` has; DCP's planners can."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks of a tensor of shape `size`, each by the place of its first element."""
+    """Blocks of a tensor with the whole shape `size`; each block has the offset of its first element in the whole
+    tensor."""
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]
@@ -40,7 +40,7 @@ class Part:
 
 
 def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
-    """Return this rank's part of a tensor that is cut; it may be sharded too."""
+    """Return this rank's part of a tensor that the `tensor` axis divides. The tensor may be sharded too."""
     blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
     return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
 
@@ -48,13 +48,13 @@ def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Divide tensors into those that DCP handles itself, and the parts of those that are cut."""
+    """Split tensors into (tensors that DCP handles itself, Parts of the tensors in `cuts`)."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: part_of(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """Save planner that also writes parts."""
+    """DCP save planner that also writes Parts."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -79,7 +79,7 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """Load planner that also fills parts."""
+    """DCP load planner that also fills Parts."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -1,4 +1,4 @@
-"""Retries for an object store that is unreachable or refuses requests for a while."""
+"""Retries for an object store that is temporarily unreachable or refuses requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Retries of the operations of one save. `limit_s`: how long after its first failure an operation is repeated, in
-    seconds, for all operations together; 0 (a local disk): never.
+    """Retries of the operations of one save. `limit_s`: after the first failure, operations are repeated for this many
+    seconds, counted for all operations together; 0 (a local disk): no retries.
 
-    `reason`: why the current operation failed last, None if it did not. Other threads may read it.
-    """
+    `reason`: why the current operation failed last; None if it did not fail. Other threads may read it."""
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None
@@ -32,12 +31,13 @@ class Retry:
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether the current operation has failed or is late."""
+        """Return whether the current operation has failed or takes unusually long."""
         begun_s = self._begun_s
         return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
-        """Return the result of an operation, repeated until it succeeds. Raises its last exception."""
+        """Repeat an operation until it succeeds, and return its result. Raises the operation's last exception when the
+        time is over."""
         pause_s = FIRST_PAUSE_S
         while True:
             self._begun_s = time.monotonic()
@@ -61,5 +61,5 @@ class Retry:
 
 
 def retry_on(is_local: bool) -> Retry:
-    """Return the retries for a save: none on a local disk."""
+    """Return the Retry for a save. On a local disk (`is_local`) it never retries."""
     return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))

@@ -3,11 +3,10 @@
     <run>/checkpoints/step_00000120/manifest.json     written last: a folder without it is not a checkpoint
                                     .metadata, __0_0.distcp, ...
 
-A folder without a manifest is torn: a save or a removal was interrupted. A checkpoint is damaged if its manifest was
-changed or the sizes of its files differ from it. Neither is ever used or counted. Changed content is found only by
-reading the files, so the checkpoint that a run resumes from is read first (`newest`). On a local disk a checkpoint is
-written under another name and then renamed.
-"""
+A folder without a manifest is unfinished: a save or a removal was interrupted. A checkpoint is damaged if its manifest
+was changed or the sizes of its files differ from the manifest. Both kinds are never used or counted. Changed content is
+found only by reading the files, so a checkpoint is read in full before a run resumes from it (`newest`). On a local
+disk a checkpoint is written under another name and then renamed."""
 
 from __future__ import annotations
 
@@ -43,12 +42,13 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return the entry with every `num_parts`-th file and nothing else, for a rank that checks its share."""
+        """Return the entry with only every `num_parts`-th file, from file `part` on: the files that one of several
+        ranks checks."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 
     def without_files(self) -> CheckpointEntry:
-        """Return the entry without its table of files, which other ranks do not need."""
+        """Return the entry without its table of files, which is large and not needed on other ranks."""
         return CheckpointEntry(self.step, self.path, self.manifest | {"files": {}})
 
 
@@ -76,7 +76,7 @@ class CheckpointStore:
         return bytes(self._fs.cat_file(path)).decode("utf-8", "replace")
 
     def folders(self) -> list[str]:
-        """Return all folders in the store."""
+        """Return the paths of all checkpoint folders in the store, unfinished ones too."""
         if not self._fs.exists(self.root):
             return []
         found = self._fs.ls(self.root, detail=True)
@@ -86,20 +86,20 @@ class CheckpointStore:
         return f"{self.root}/step_{step:08d}"
 
     def partial_path(self, step: int) -> str:
-        """Return the path to write a new checkpoint to. An object store cannot rename folders: there it is the final
-        path, and the manifest alone marks a checkpoint as complete."""
+        """Return the path to which a new checkpoint is written: a temporary name on a local disk, the final path at a
+        URL, since an object store cannot rename folders. There, only the manifest marks a checkpoint as complete."""
         return f"{self.root}/.step_{step:08d}{_PARTIAL}" if self.is_local else self.path(step)
 
     def prepare(self, step: int) -> str:
-        """Make an empty folder for a new checkpoint, and return its path."""
+        """Create an empty folder for a new checkpoint, and return its path."""
         path = self.partial_path(step)
         self._remove(path)
         self._fs.makedirs(path, exist_ok=True)
         return path
 
     def write(self, step: int, name: str, content: bytes) -> dict[str, Any]:
-        """Write a small file of a checkpoint that is not published yet. Return its size and checksum for the manifest's
-        `files`."""
+        """Write a small file of a checkpoint that is not published yet. Return the file's size and checksum for the
+        manifest."""
         with self._fs.open(f"{self.partial_path(step)}/{name}", "wb") as stream:
             stream.write(content)
             if self.is_local:
@@ -108,7 +108,8 @@ class CheckpointStore:
         return {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def publish(self, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
-        """Write the manifest when all other files are on the disk; from then on the checkpoint exists."""
+        """Write the manifest, which makes the checkpoint complete. Call it when all other files are written. Return the
+        entry of the checkpoint."""
         partial, final = self.partial_path(step), self.path(step)
         self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
@@ -118,13 +119,13 @@ class CheckpointStore:
         return CheckpointEntry(step, final, manifest)
 
     def discard(self, step: int) -> None:
-        """Remove a checkpoint whose save failed. At a URL it remains until old checkpoints are removed."""
+        """Remove a checkpoint whose save failed. At a URL its files stay until old checkpoints are removed."""
         if self.is_local:
             self._remove(self.partial_path(step))
 
     def _replace(self, partial: str, final: str) -> None:
-        """Rename the new checkpoint. If one of that step exists (the run resumed from before it), it is kept until the
-        new one is in place."""
+        """Rename the new checkpoint. If there is already a checkpoint of this step, because the run resumed from an
+        earlier one, it is removed only after the renaming."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -135,8 +136,8 @@ class CheckpointStore:
         self._remove(replaced)
 
     def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
-        """Return the checkpoints whose manifest is intact and whose files have the right sizes, newest first, and why
-        others were left out."""
+        """Return (complete checkpoints, the newest first; reasons why others were left out). Manifest and file sizes
+        are checked."""
         whole, torn = [], []
         for step in self._steps():
             try:
@@ -146,8 +147,8 @@ class CheckpointStore:
         return sorted(whole, key=lambda entry: -entry.step), torn
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
-        """Return the newest checkpoint whose content is intact, and why newer ones were skipped. `look` decides how
-        much of their content is read."""
+        """Return (the newest undamaged checkpoint or None, reasons why newer ones were skipped). `look`: the check of
+        the files' content."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)
@@ -157,8 +158,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all checkpoints but the newest `keep` and the best, and torn or damaged ones older than those. Return
-        the removed paths. Only the first call reads the checkpoints that are there: each has a file of each rank."""
+        """Remove all checkpoints except the newest `keep` and the best one, and unfinished or damaged ones that are
+        older than these. Return the removed paths. Only the first call reads the existing manifests, which list a file
+        for each rank."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]
@@ -170,8 +172,8 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove what interrupted saves and removals left. Only the process that holds the run's lock (`RunLock`) may
-        call it."""
+        """Remove everything that interrupted saves and removals left. Only the process with the run's lock (`RunLock`)
+        may call it."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
         names = os.listdir(self._local(self.root))
@@ -182,7 +184,7 @@ class CheckpointStore:
         return left
 
     def _steps(self) -> list[int]:
-        """Return the steps that have a folder, complete or not, oldest first."""
+        """Return the steps that have a checkpoint folder, unfinished ones too, in increasing order."""
         self._fs.invalidate_cache()
         try:  # `exists` is also False where a store does not answer
             names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
@@ -191,7 +193,8 @@ class CheckpointStore:
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
-        """Remove a checkpoint, the manifest first: an interrupted removal leaves nothing that looks complete."""
+        """Remove a checkpoint, its manifest first, so that an interrupted removal leaves nothing that looks
+        complete."""
         if not self._fs.exists(path):
             return
         if self._fs.exists(f"{path}/{MANIFEST}"):
@@ -203,8 +206,8 @@ class CheckpointStore:
 
 
 def read_entry(path: str) -> CheckpointEntry:
-    """Return the checkpoint at a path, if its manifest is intact and its files have the right sizes. Raises
-    CheckpointFailure."""
+    """Return the entry of the checkpoint at a path. Raises CheckpointFailure if its manifest was changed, or files are
+    missing or have other sizes."""
     from fsspec.core import url_to_fs
 
     path = path.rstrip("/")
@@ -219,7 +222,7 @@ def read_entry(path: str) -> CheckpointEntry:
 
 
 def read_metadata(path: str) -> bytes:
-    """Return the text of DCP's metadata in a checkpoint. Raises CheckpointFailure."""
+    """Return the bytes of the file with DCP's metadata in a checkpoint. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path)
@@ -230,7 +233,7 @@ def read_metadata(path: str) -> bytes:
 
 
 def damage(entry: CheckpointEntry) -> str | None:
-    """Return why the content of a checkpoint is damaged, or None, after reading all its files."""
+    """Read all files of a checkpoint. Return why it is damaged, or None."""
     from concurrent.futures import ThreadPoolExecutor
 
     names = sorted(entry.manifest["files"])
@@ -241,7 +244,8 @@ def damage(entry: CheckpointEntry) -> str | None:
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Check like `damage`, but only the sizes if the checkpoint is large: for callers that cannot wait."""
+    """Return why a checkpoint is damaged, or None, as `damage` does; of a large checkpoint, only the sizes of the files
+    are checked. For callers that cannot wait."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

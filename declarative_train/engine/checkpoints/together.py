@@ -1,5 +1,5 @@
-"""Checkpoints of many ranks: what they check, read and record together. No message grows with the number of ranks, but
-for those that rank 0 or the first rank of a node collects."""
+"""Checkpoints of many ranks: what the ranks check, read and record together. Messages do not grow with the number of
+ranks, except those that rank 0 or the first rank of a node collects."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ MOST_WRITERS = 1024  # of a checkpoint: rank 0 plans the tensors of each
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """Groups of gloo for messages of ranks that pass through their node: those of the node, of which `first` speaks for
-    it, and the first ranks of all nodes (only there, to write; None: there is one node). A `node` of None has all
-    ranks."""
+    """gloo groups for messages between ranks that pass through their node.
+
+    `node`: the ranks of this node; None: all ranks. `first`: the rank that communicates with the other nodes. `firsts`:
+    the first ranks of all nodes, only on these ranks and only for writing; None if there is one node."""
 
     first: int = 0
     node: ProcessGroup | None = None
@@ -50,15 +51,16 @@ class NodeGroups:
         return distributed.get_rank() == self.first
 
     def gather(self, mine: object) -> list[Any] | None:
-        """Return what the ranks of the node sent, on its first rank; None on the others."""
+        """Return on the first rank of the node a list of the `mine` of all ranks of the node; None on the others."""
         return self._gather(mine, self.node, self.first)
 
     def gather_nodes(self, mine: object) -> list[Any] | None:
-        """Return what the first ranks sent, on rank 0; None on the others. Only first ranks call it."""
+        """Return on rank 0 a list of the `mine` of the first ranks of all nodes; None on the others. Only first ranks
+        may call it."""
         return self._gather(mine, self.firsts, 0)
 
     def share(self, mine: object) -> Any:
-        """Return what the first rank of the node passes, on all its ranks."""
+        """Return on all ranks of the node the `mine` of its first rank."""
         found = [mine]
         distributed.broadcast_object_list(found, self.first, group=self.node)
         return found[0]
@@ -72,8 +74,9 @@ class NodeGroups:
 
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
-    """Groups of ranks that save and load together. `writes`: this rank writes a part of each checkpoint. `writers`: all
-    that do (None: all ranks), `writing`: those of a node. `reading`: all ranks of a node; None in a single process."""
+    """Groups of ranks that save and load together. `writes`: whether this rank writes part of each checkpoint.
+    `writers`: the group of the ranks that do (None: all ranks); `writing`: those of them on this node. `reading`: all
+    ranks of this node; None in a single process."""
 
     writes: bool = True
     writers: ProcessGroup | None = None
@@ -85,8 +88,8 @@ ALONE = SavingGroups()
 
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
-    """Return the groups of this rank. All ranks must call this. A thread that saves in the `background` has groups of
-    its own, unless rank 0 writes everything."""
+    """Return the groups of this rank; all ranks must call this. A thread that saves in the `background` gets groups of
+    its own, unless rank 0 writes everything (`by_rank_0`)."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -98,8 +101,8 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. Replicas hold the same and share the work, but there
-    are at most `MOST_WRITERS` ranks, or one replica."""
+    """Return the ranks that write a checkpoint, rank 0 among them. Ranks with copies of the same data share the work;
+    there are at most `MOST_WRITERS` writers, unless a single copy of the model needs more."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -108,9 +111,9 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the groups of this rank's node, of the ranks `members`, which must all call this. `everyone`: their
-    common group, which is used if they are on one node. `firsts` is made for ranks that write. It is last: torch names
-    a group by its ranks and by how many groups a rank has."""
+    """Return the groups of the ranks `members`, which must all call this, by node. `everyone`: an existing group of
+    them, which is used if all are on one node. `firsts` is made only if the ranks write, and made last, because torch
+    names a group by its ranks and by the number of groups that a rank has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -123,7 +126,7 @@ def make_node_groups(
 
 
 def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
-    """Return a group of gloo. Only its ranks call this."""
+    """Return a gloo group of these ranks. Only they may call this."""
     made: ProcessGroup = distributed.new_group(
         list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True
     )
@@ -133,9 +136,9 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Return on rank 0 what a manifest has of all ranks: files, lists of files, and numbers. If there are several
-    nodes, the first rank of each writes the list of its node's files to the checkpoint. Raises PeerFailure if another
-    one cannot, and what `store.write` raises."""
+    """Return on rank 0 the parts of a manifest that come from all ranks: (rows of files, rows of lists of files,
+    numbers). With several nodes, the first rank of each writes a list of the node's files into the checkpoint. Raises
+    PeerFailure if another node's rank cannot, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}
@@ -162,8 +165,8 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
-    """Return the checkpoint at a path, without its table of files, after checking every byte of it: rank 0 reads the
-    manifest and the sizes, and each rank its share of the files. `nodes` is None in a single process. Raises
+    """Check every byte of the checkpoint at a path, and return its entry without the table of files. Rank 0 reads the
+    manifest and the sizes, and each rank reads its share of the files. `nodes`: None in a single process. Raises
     CheckpointFailure on all ranks or on none."""
     if nodes is None:
         entry = read_entry(path)
@@ -197,7 +200,8 @@ def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
 
 
 def read_once(path: str, nodes: NodeGroups | None) -> bytes:
-    """Return DCP's metadata in a checkpoint, which one rank of each node reads. Raises CheckpointFailure."""
+    """Return the bytes of DCP's metadata file in a checkpoint. One rank of each node reads it and sends it to the
+    others. Raises CheckpointFailure."""
     if nodes is None:
         return read_metadata(path)
     found: bytes | CheckpointFailure = b""

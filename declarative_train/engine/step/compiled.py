@@ -1,12 +1,11 @@
-"""Compilation of units (the model's repeated blocks) by torch's compiler: equal blocks are compiled once, and none is
-skipped silently.
+"""Compilation of units (the model's repeated blocks) by torch's compiler: equal blocks are compiled once, and all are
+compiled.
 
 Every block is an `fx.GraphModule` with its own class and `forward`, which the compiler treats as different code: 32
-equal transformer blocks would be compiled 32 times. If two blocks differ only in values, the second takes the class of
-the first; parameters are inputs of the compiled program, so one program serves both. After eight programs for one
-function (`recompile_limit`) torch runs further calls uncompiled, with a line in the log; the limit is raised to what
-the units may need.
-"""
+equal transformer blocks would be compiled 32 times. So if two blocks differ only in the values of tensors, the second
+gets the class of the first; parameters are inputs of the compiled program, and one program serves both. After eight
+programs for one function (`recompile_limit`) torch would run further calls uncompiled, with a line in the log; the
+limit is raised to the number that the units may need."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Compile units in place, without changing names. The output layer of a loss that is computed in chunks is not
+    """Compile units in place; names of parameters stay the same. The output layer of a loss with `chunks` is not
     compiled."""
     from torch.compiler import config
 
@@ -40,7 +39,7 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
 
 
 def share_classes(module: nn.Module) -> None:
-    """Give blocks that differ only in tensor values the same class, innermost blocks first."""
+    """Give blocks that differ only in the values of tensors the same class, innermost blocks first."""
     seen: dict[Hashable, type[fx.GraphModule]] = {}
 
     def visit(part: nn.Module) -> None:
@@ -53,8 +52,8 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _makeup(part: fx.GraphModule) -> Hashable:
-    """Return a key that is equal for blocks that may share a class: code, called functions, settings of modules, and
-    names, shapes and dtypes of tensors."""
+    """Return a key that is equal for blocks that may share a class: their code, called functions, settings of modules,
+    and the names, shapes and dtypes of tensors."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

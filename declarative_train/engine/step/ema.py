@@ -1,8 +1,7 @@
 """Moving average of the trained parameters (`training.ema`), updated after each optimizer step.
 
-Averages are sharded like their parameters, so updating them needs no communication. Polyak and Juditsky, 1992; as a
-moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan gives the decay of each step.
-"""
+The averages are sharded like the parameters, so their update needs no communication. Polyak and Juditsky, 1992; as a
+moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan has the decay for each step."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from declarative_train.engine.collectives import local_part
 
 
 class Average:
-    """Moving averages of parameters, in `tensors` by the parameters' names. They start at the parameters' values."""
+    """Moving averages of parameters; `tensors`: parameter's name -> average. An average starts at the parameter's
+    value."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
@@ -26,8 +26,9 @@ class Average:
 
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
-        """Move each average by 1 - `decay` of the distance to its parameter. `finite`: a bool tensor, on the device so
-        that the host need not wait; if it is false, the optimizer skipped the step and nothing changes."""
+        """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: a bool tensor on the
+        device, which the host does not wait for; if it is false, the optimizer skipped the step, and the averages stay
+        unchanged."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:
@@ -38,7 +39,7 @@ class Average:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Swap averages and parameters exactly: once before an evaluation, and once after it."""
+        """Swap averages and parameters, bitwise. Call it before an evaluation and again after it."""
         for own, held in zip(self._own, self._held, strict=True):
             kept = held.clone()
             held.copy_(own)
@@ -52,7 +53,8 @@ class Average:
             own.copy_(held)
 
     def _forget_gathered(self) -> None:
-        """Free the parameters that fully_shard keeps gathered after a forward: they have the old values."""
+        """Free parameters that fully_shard keeps gathered after a forward, since they still have the values before the
+        swap."""
         for part in self._model.modules():
             reshard: Any = getattr(type(part), "reshard", None)
             if callable(reshard):

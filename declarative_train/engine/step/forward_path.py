@@ -1,5 +1,5 @@
-"""Path of a batch on a rank: to the device, through the graph of nodes on fields alone (`batch_graph`), through the
-model, to values by name."""
+"""Path of a batch on a rank: from the host to the device, through the graph of the nodes that use fields alone
+(`batch_graph`), through the model, to the values that losses and metrics read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """Part of a batch that one forward computes, on its device, with the values that were computed from fields
-    alone."""
+    """Rows of a batch that one forward computes, on the device of the model, with the values that were computed from
+    their fields."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -32,8 +32,8 @@ class Chunk:
 
 
 class ForwardPath:
-    """Path of a batch without the model: `call`, the model (wrapped or not), is passed with every chunk. `positions`:
-    the ranks that divide those of a batch."""
+    """Path of a batch on a rank. The model is not part of it: methods receive it as `call`, since it may be wrapped.
+    `positions`: the ranks of the `context` axis, which divide the positions of each row."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -53,7 +53,7 @@ class ForwardPath:
         self.positions: ContextRanks | None = None
 
     def chunk(self, batch: Batch) -> Chunk:
-        """Return the batch on the device, with the values computed from its fields."""
+        """Copy a batch to the device and compute the values that depend on its fields alone."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
             device, hastens = self._device, self._hastens
@@ -80,7 +80,7 @@ class ForwardPath:
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model; return every value that losses and metrics may read, by name."""
+        """Run the model (`call`). Return all values that losses and metrics may read, by name."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
@@ -89,14 +89,14 @@ class ForwardPath:
         return self.by_name(chunk, outputs)
 
     def by_name(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """Return the model's outputs and the entries of the batch, by name."""
+        """Return the model's outputs and the entries of the batch in one dict, by name."""
         values = dict(chunk.tensors)
         values.update(zip(self._outputs, outputs, strict=True))
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the autocast context of bf16 and fp16, in which torch chooses the dtype of each operation (see
-        `precision`)."""
+        """Return a context manager with torch's autocast for bf16 and fp16, which chooses the dtype of each operation
+        (see `precision`)."""
         if self._compute_dtype is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._compute_dtype)

@@ -1,10 +1,10 @@
-"""Frozen weights below adapters: checkpoints name the file that has them instead of containing them.
+"""Frozen weights of a model with adapters: checkpoints refer to the file that has these weights instead of containing
+them.
 
-An entry of a manifest's `base` has: `weights`, how the files become parameters; `names`, the parameters that come from
-them, with the other names of tied ones; `dtype`, their dtype; `files`, size and SHA-256 of each file (for a file of
-more than `WHOLE_BYTES`: of its header and of a piece from the middle of each tensor); `from_here`, the path of the
-files relative to the checkpoint, so that both can be moved together.
-"""
+An entry of a manifest's `base` has: `weights`, how tensors of the files become parameters; `names`, these parameters,
+with all names of tied ones; `dtype`, their dtype; `files`, size and SHA-256 of each file (for a file of more than
+`WHOLE_BYTES`: SHA-256 of its header and of a piece from the middle of each tensor); `from_here`, the path of the files
+relative to the checkpoint, so that both can be moved together."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files with frozen parameters, each with the parameters whose final value comes from it; [] if
-    checkpoints contain all parameters. Only files that do not change count: parameters from runs or other kinds of
+    """Return (file, {parameter whose value comes from the file and stays frozen: all its names}) for each such file; []
+    if checkpoints contain all parameters. Only published files count; parameters from earlier runs or other kinds of
     files are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
@@ -77,7 +77,7 @@ def _is_filled(weights: WeightsPlan, name: str) -> bool:
 
 
 def record_base(plan: Plan) -> list[Record]:
-    """Return the entries of `base` for a manifest. Raises RunFailure if a file is missing."""
+    """Return the entries of a manifest's `base` for a plan. Raises RunFailure if a file is missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
         {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
@@ -90,7 +90,7 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return an entry with the path of its files relative to the checkpoint, if both are on this machine."""
+    """Return an entry of `base` with the path of its files relative to the checkpoint, if both are on this machine."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -98,8 +98,8 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return an entry with the path where its files are now: as written, or relative to the checkpoint if the folder
-    was moved together with the runs. Raises CheckpointFailure if they are missing or changed."""
+    """Return an entry of `base` with the current path of its files: as written, or relative to the checkpoint if both
+    were moved together. Raises CheckpointFailure if the files are missing or changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -125,8 +125,8 @@ def locate_files(record: Record, checkpoint: str) -> Record:
 
 
 def source_of(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters of an entry by name, read from its files. Raises CheckpointFailure if they are missing or
-    changed."""
+    """Return the parameters of an entry of `base` by name, read from its files. Raises CheckpointFailure if the files
+    are missing or changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:
@@ -163,7 +163,7 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:
-    """Return size and checksum of each weights file of a path. Raises RunFailure."""
+    """Return {weights file at a path: size and checksum}. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

@@ -1,7 +1,7 @@
-"""Initial values from files (`model.weights`), for the parameters below a node; names in the file are relative to it.
+"""Initial values from files (`model.weights`) for the parameters below a node. Names in a file are relative to the
+node.
 
-A rank reads only the rows that it holds, from a local file no other bytes.
-"""
+A rank reads only the rows that it needs; of a local file, no other bytes are read."""
 
 from __future__ import annotations
 
@@ -42,37 +42,39 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Interface of a file of tensors, which are read when needed."""
+    """Interface of a file with tensors, which are read only when they are needed."""
 
     @property
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Write the values of these tensors, or this rank's shards and parts of them, into `into`."""
+        """Fill the tensors in `into` (by name) from the file. For sharded and divided tensors only this rank's part is
+        read."""
 
     def whole(self, name: str) -> torch.Tensor:
-        """Return one tensor, as stored."""
+        """Return one tensor as stored in the file."""
 
     def all(self) -> dict[str, torch.Tensor]:
-        """Return every tensor, whole."""
+        """Return every tensor of the file, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """Opened file and what is taken from it: `names[name in the model]` is the name in the file."""
+    """Opened file of initial values. `names`: name in the model -> name in the file."""
 
     source: WeightSource
     names: Mapping[str, str]
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """Load initial values into the model, in the plan's order. Raises RunFailure."""
+    """Load the initial values of all `plans` into the model, in order. Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
-    """Open files of initial values, reading only names and shapes. Raises RunFailure with one message on all names that
-    do not fit. `whole` False: `model` is a pipeline stage, and other names belong to other stages."""
+    """Open files of initial values and compare names and shapes with the model; no values are read. Raises RunFailure
+    with one message about all names that do not fit. `whole` False: `model` is a pipeline stage, and names that it
+    lacks may belong to other stages."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -102,7 +104,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open a published model's file. Each parameter is made of the tensors that the map lists."""
+    """Open the file of a published model. The map `tensors` lists the tensors of the file that form each parameter."""
     assert isinstance(source, Tensors)
     source = under_names(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
@@ -123,7 +125,7 @@ def _open_published(
 
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
-    """Write the values of the opened files into the model. Raises RunFailure."""
+    """Write the values of opened files into the model. Raises RunFailure."""
     held, packed, cuts = model.state_dict(keep_vars=True), find_packed(model), find_cuts(model)
     with torch.no_grad():
         for each in opened:
@@ -139,8 +141,8 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values into plain tensors and into packed weights (stored in fewer bits), one packed weight after the
-    other, so that only one is in float32 at a time."""
+    """Write values into plain tensors (`into`) and into packed weights, which are stored in fewer bits. Packed weights
+    are written one after the other, so that only one of them is in float32 at a time."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -150,7 +152,7 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Yield every name of each parameter that is written; a tied one has several."""
+    """Yield every name of each parameter that a file fills; a tied parameter has several."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -164,7 +166,7 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Tensors of a run's checkpoint, which may have been saved under any layout."""
+    """Source for the tensors of a run's checkpoint, saved under any layout."""
 
     entry: CheckpointEntry
     shapes: Shapes
@@ -198,7 +200,8 @@ class CheckpointTensors:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWithBase:
-    """Tensors of a checkpoint together with the frozen weights that it references, rounded as they were in its run."""
+    """Source for the tensors of a checkpoint and the frozen weights to which it refers, rounded as they were in its
+    run."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -224,15 +227,15 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Return the weights of a checkpoint: the moving average where a parameter has one. Raises RunFailure."""
+    """Return the weights in a checkpoint; for a parameter with a moving average, the average. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
 def open_source(path: str) -> WeightSource:
-    """Open a `.safetensors` file, the index of several, a `.pt` file, or the folder of a checkpoint. No code in it is
-    run. Raises RunFailure."""
+    """Open a `.safetensors` file, an index of several such files, a `.pt` file, or the folder of a checkpoint. Code in
+    these files is never executed. Raises RunFailure."""
     if path.endswith((".safetensors", INDEX)):
         return open_tensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
@@ -241,7 +244,7 @@ def open_source(path: str) -> WeightSource:
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a torch file; those of a local archive are read from disk when they are used."""
+    """Return the tensors of a file that torch saved; those of a local file are read from disk when they are used."""
     import io
     import pickle
 
@@ -268,8 +271,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
-    """Open a checkpoint together with the frozen weights that it references. Raises CheckpointFailure if those
-    changed."""
+    """Open a checkpoint and the frozen weights to which it refers. Raises CheckpointFailure if these were changed."""
     from declarative_train.engine.checkpoints.format import entries
 
     records = entry.manifest.get("base", []) if kind == "model/" else []
@@ -289,7 +291,8 @@ def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSour
 
 
 def storages_in(entry: CheckpointEntry) -> dict[str, StorageName]:
-    """Return the storage format of each weight that has one in a checkpoint's run. Raises CheckpointFailure."""
+    """Return {weight: number format} for the weights that a checkpoint's run stores in fewer bits. Raises
+    CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     if PLAN not in entry.manifest["files"]:

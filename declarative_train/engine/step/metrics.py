@@ -1,4 +1,4 @@
-"""Metrics: built from the plan, updated with each chunk, read once per set or logging step."""
+"""Metrics of a run: built from the plan, updated with each chunk, read once per set or logging step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Metrics of a plan. `training`: only those that are means over items; the others would need all rows together."""
+    """Metrics of a plan. `training` True: only those that are means over items; the others would need all rows at
+    once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)
@@ -49,13 +50,14 @@ class Metrics:
                 module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
-        """Return values (B, *S) in the unit of the target's columns, in float64, which is exact enough for any
-        offset."""
+        """Return values (B, *S) converted to the unit of the target's columns, in float64, so that a large offset costs
+        no precision."""
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
-        """Return the values over all ranks since the last call. It waits for the device; all ranks must call it."""
+        """Return the values over all ranks since the last call, and reset them. It waits for the device; all ranks must
+        call it."""
         if not self._parts:
             return {}
         computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()

@@ -1,8 +1,7 @@
-"""Model for training, built from the plan: with initial values, frozen parameters, and prepared units (the repeated
+"""Model for training, built from the plan, with initial values, frozen parameters, and prepared units (the repeated
 blocks).
 
-Each unit gets activation checkpointing, then compilation, then (with fsdp) sharding.
-"""
+Each unit is prepared for activation checkpointing, then compiled, then (with fsdp) sharded."""
 
 from __future__ import annotations
 
@@ -32,12 +31,11 @@ if TYPE_CHECKING:
 class BuiltModel:
     """Part of the model on a rank.
 
-    model    the parameters under the plan's names
+    model    module with this rank's parameters under the plan's names
     roots    modules to call: the model itself, or the stages of a pipeline
     modules  modules to switch between training and evaluation; in dp, every replica
     stages   stages of a pipeline, by number
-    whole    the whole model without values, for its structure
-    """
+    whole    the whole model without values, to look up its structure"""
 
     def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
         self.model = model
@@ -48,7 +46,7 @@ class BuiltModel:
 
     @property
     def graph_module(self) -> fx.GraphModule:
-        """Model that is not cut into stages."""
+        """The model, for modes that do not cut it into stages."""
         assert isinstance(self.model, fx.GraphModule)
         return self.model
 
@@ -63,14 +61,14 @@ def whole_model(plan: Plan) -> BuiltModel:
 
 
 def storages_of(plan: Plan) -> dict[str, StorageName]:
-    """Return the storage format of weights that have one, by name."""
+    """Return {weight: number format} for the weights that are stored in fewer bits."""
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
 def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """Allocate the model on the device and set initial values: random ones by (seed, parameter name), then those of
-    `model.weights`. `restores`: a checkpoint will set every parameter, so nothing is drawn. `alone`: the model is
-    whole, whatever the plan says. Raises RunFailure."""
+    """Allocate the model on the device and set initial values: random values by (seed, parameter name), then those of
+    `model.weights`. `restores`: a checkpoint will set every parameter, so that no values are drawn. `alone`: the model
+    is whole, whatever the plan's layout is. Raises RunFailure."""
     if alone:
         materialise(held.roots, device)
     else:
@@ -98,13 +96,13 @@ def widen(held: BuiltModel, plan: Plan) -> None:
 
 
 def lay_out(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Set the memory format of convolutions that the plan has for this device."""
+    """Set the memory format of convolutions to that of the plan for this device."""
     if uses_channels_last(plan, device.type):
         lay_out_convolutions(held.model)
 
 
 def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Allocate memory for every tensor; values are undefined."""
+    """Allocate memory for every tensor; its values are undefined."""
     if not plan.layout.is_sharded:
         materialise(held.roots, device)
         return
@@ -113,8 +111,8 @@ def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Allocate memory for tensors on the meta device; tensors with several names stay shared, unlike with `to_empty`.
-    `dtype`: replaces that of floating-point tensors."""
+    """Allocate memory for tensors on the meta device. Tensors with several names stay one tensor, which they do not
+    with `to_empty`. `dtype`: replaces that of floating-point tensors."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -130,7 +128,7 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
 
 
 def build_with_start_values(plan: Plan) -> nn.Module:
-    """Return the whole model on the CPU with its initial values, for a plan of any layout, without a run. Raises
+    """Return the whole model with its initial values on the CPU, for a plan of any layout, outside a run. Raises
     RunFailure."""
     from declarative_train.engine.checkpoints.find import resolve_weights
     from declarative_train.engine.checkpoints.store import damage
@@ -141,8 +139,8 @@ def build_with_start_values(plan: Plan) -> nn.Module:
 
 
 def lay_out_convolutions(module: nn.Module) -> None:
-    """Store the weights of 2d convolutions with channels last, so that their outputs have that memory format too.
-    Values and shapes do not change; models of libraries are skipped."""
+    """Store the weights of 2d convolutions with channels last, so that their outputs have this memory format too.
+    Values and shapes do not change; library models (transformers, timm) are skipped."""
     fixed = inner_parts(module)
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
@@ -150,8 +148,7 @@ def lay_out_convolutions(module: nn.Module) -> None:
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
-    """Freeze the parameters that the recipe freezes, and those that no loss depends on, so that no optimizer updates
-    them."""
+    """Set `requires_grad` to False for parameters that the recipe freezes and for those that no loss depends on."""
     frozen = {item.name for item in parameters if item.frozen}
     idle = {item.name for item in parameters if item.idle}
     named = dict(module.named_parameters())
@@ -187,10 +184,9 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
 def prepare_units(
     module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
 ) -> None:
-    """Set up activation checkpointing and compilation of the units in place, without changing names. `draws`: some node
-    draws random numbers, so the generators are restored for a recomputation. A recomputed unit that mixes samples is
-    not compiled, since the compiler cannot follow what its recomputation needs from the forward
-    (`SampleGroups.checkpoint_contexts`)."""
+    """Set up activation checkpointing and compilation of the units in place; names stay the same. `draws`: some node
+    draws random numbers, so that a recomputation must restore the generators. A recomputed unit that mixes samples is
+    not compiled, since the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
     forgetful: list[nn.Module] = []
     if training.compile:
         from declarative_train.engine.step.compiled import share_classes
@@ -212,8 +208,8 @@ def prepare_units(
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules of the units; with `rest` also the nodes outside of units, so that all modules together are
-    the model."""
+    """Return the modules of the units; with `rest`, also the modules outside all units, so that the list covers the
+    model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
@@ -242,7 +238,8 @@ def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
     """Make a unit recompute its activations in the backward, except results of the kinds in `keep`
-    (`engine/step/selective.py`). `splits`: the backward runs in several calls."""
+    (`engine/step/selective.py`). `draws`: as in `prepare_units`. `splits`: the backward is run by several calls
+    (zero-bubble schedules)."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

@@ -1,4 +1,4 @@
-"""Loss terms in a step: from the model's outputs, the sum and the count of each term in a chunk."""
+"""Loss terms in a step: the sum and the count of each term for a chunk, from the model's outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Objective:
-    """Loss terms of a plan, L of them in its order; `modules[i]` computes term i."""
+    """Loss terms of a plan, L of them, in the plan's order; `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs = tensor_specs(plan)
@@ -41,7 +41,7 @@ class Objective:
         self.items_per_row = None if None in rows else tuple(parts * each for each in cast(list[float], rows))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the L sums of a chunk, as scalars that backward can start from."""
+        """Return the sums of the L terms over a chunk, as scalars with an autograd graph."""
         return tuple(
             module.sum(
                 values[source],
@@ -53,15 +53,15 @@ class Objective:
         )
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (term, this rank's sum) for samples that waited for more samples of their group when the evaluation
-        ended."""
+        """Return (term, this rank's sum) for samples that were still waiting for the rest of their group at the end of
+        an evaluation."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return this chunk's part of the divisors of the terms, (L,) in float64 on the device. It needs only the
-        batch."""
+        """Return what a chunk adds to the divisors of the L terms: (L,) in float64 on the device. Only the batch is
+        needed."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # a target computed by a node sets no count
@@ -75,8 +75,8 @@ class Objective:
         return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
 
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
-        """Return `loss`, and `loss/<term>` if there are several terms, from each term's value. None means that no item
-        was valid: the term is nan and adds nothing to the loss; the loss is nan if that is so for all terms."""
+        """Return {`loss`: total, and `loss/<term>`: value if there are several terms}. A value None in `per_term` means
+        that no item was valid: this term is nan and adds nothing to `loss`, which is nan only if all terms are None."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
@@ -86,12 +86,12 @@ class Objective:
 
 
 def mean(total: float, count: float) -> float | None:
-    """Return the mean, or None without a valid item."""
+    """Return total / count, or None if the count is 0."""
     return total / count if count else None
 
 
 def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
-    """Return the module of one term; `specs` as in `tensor_specs`."""
+    """Return the module of a loss term. `specs`: as returned by `tensor_specs`."""
     return LOSSES.read(term.component).build(
         specs[term.input],
         None if term.target is None else specs[term.target],
@@ -100,8 +100,8 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """Return the plan with the graph that a rank runs: for losses in chunks, the layer that computes the scores is
-    moved into the loss."""
+    """Return the plan with the graph that ranks run: for losses with `chunks`, the last linear layer is part of the
+    loss."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}
@@ -110,8 +110,8 @@ def as_run(plan: Plan) -> Plan:
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return shape and dtype of everything that losses and metrics may name, as a rank has it: fields, nodes on fields
-    alone, outputs of the model."""
+    """Return shape and dtype, as they are on a rank, of all tensors that losses and metrics may name: fields, values
+    computed from fields alone, outputs of the model."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -1,5 +1,5 @@
-"""Optimizers of a model behind one interface: parameter groups by (optimizer, lr_scale, weight_decay), and one factor
-on every lr."""
+"""Optimizers of a model behind one interface: parameter groups by (optimizer, lr_scale, weight_decay), and one schedule
+factor for every lr."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Rules = Mapping[
 
 @dataclass(slots=True)
 class Group:
-    """Parameter group: its lr before the schedule, and torch's own dict (`live`)."""
+    """Parameter group. `lr`: without the schedule's factor; `live`: the dict of the group in torch's optimizer."""
 
     base_lr: float
     live: dict[str, Any]
 
 
 class Optimizers:
-    """Set of `torch.optim.Optimizer`s with what the loop and checkpoints need. `parameters`: those that are updated, by
-    name."""
+    """Set of `torch.optim.Optimizer`s, with the methods that the loop and checkpoints need. `parameters`: those that
+    are updated, by name."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """Return the current learning rate of each group of the whole model, other pipeline stages included, by its
-        name in the logs."""
+        """Return {name of a parameter group in the logs: its current learning rate}, for the groups of the whole model,
+        other pipeline stages included."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def step(self) -> None:
@@ -74,7 +74,7 @@ class Optimizers:
             part.step()
 
     def step_if(self, finite: torch.Tensor) -> None:
-        """Update the parameters unless `finite` (a bool tensor) is false. On CUDA fused optimizers check it on the
+        """Update the parameters unless `finite` (a bool tensor) is false. Fused optimizers on CUDA read `finite` on the
         device; for others the host waits."""
         fused = all(group.get("fused") for part in self._parts for group in part.param_groups)
         if not fused or finite.device.type != "cuda":
@@ -88,14 +88,14 @@ class Optimizers:
             part.step()
 
     def state(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield (parameter name, entry such as `exp_avg`, value) for the whole optimizer state."""
+        """Yield (parameter, entry of its state such as `exp_avg`, value) for all parameters."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
                 for entry, value in part.state.get(parameter, {}).items():
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load `state[parameter name][entry]`; parameters that are not in it start without state."""
+        """Load `state[parameter][entry]`. Parameters without an entry start without optimizer state."""
         for part in self._parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -110,8 +110,8 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return a state value on the device where torch's `load_state_dict` would put it. Step counters are tensors: on
-    the parameter's device if the kernel reads them there, else on the CPU."""
+    """Return a state value on the device where torch's `load_state_dict` would put it. A step counter is a tensor: on
+    the parameter's device if the kernel reads it there, otherwise on the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -124,7 +124,8 @@ def build_optimizers(
     optimizer: Mapping[str, object],
     named: Mapping[str, nn.Parameter],
 ) -> Optimizers:
-    """Return the optimizers of the parameters that this rank holds (`named`); `plans` say how each is updated."""
+    """Return the optimizers of this rank's parameters (`named`). `plans` say how each parameter is updated; `optimizer`
+    is the recipe's optimizer."""
     rules = rules_of(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []
@@ -146,9 +147,9 @@ def build_optimizers(
 
 
 def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return the optimizers by name: the recipe's first, then those of single parameters in the order of the model. A
-    name is the optimizer's type, with a number from the second of a type on; it is the same on every rank and in every
-    mode."""
+    """Return {name: optimizer}: first the recipe's optimizer, then those of single parameters in the order of the
+    model. A name is the optimizer's type, with a number if there are several of a type. It is the same on every rank
+    and in every mode."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:
@@ -172,7 +173,8 @@ def _key(fields: Mapping[str, object]) -> str:
 
 
 def base_lrs(rules: Rules) -> dict[str, float]:
-    """Return the lr of every group before the schedule, by its name in the logs; if there is only one, `lr`."""
+    """Return {name of a parameter group in the logs: its lr without the schedule's factor}. A single group is called
+    `lr`."""
     found: dict[str, float] = {}
     for name, (component, by_setting) in rules.items():
         for lr_scale, weight_decay in by_setting:

@@ -1,9 +1,8 @@
 """Mixed precision, the same in every mode; docs/precision.md has it in one table.
 
 Parameters, gradients, optimizer state and reductions stay in float32. Forward and backward read the parameters in the
-compute dtype: fully_shard gathers sharded ones in it; all others are cast once a step. Autocast decides the dtype of
-each operation.
-"""
+compute dtype: fully_shard gathers sharded parameters in it; all others are cast once a step. Autocast decides the dtype
+of each operation."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. Inputs are not cast, as in every
-    other mode."""
+    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. Inputs are not cast, as in other
+    modes."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(
@@ -46,7 +45,7 @@ def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
 
 @contextmanager
 def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
-    """Apply `training.precision.matmul` on GPUs; GPUs without TF32 ignore it."""
+    """Apply `training.precision.matmul` to GPUs within the `with` block; GPUs without TF32 ignore it."""
     if matmul == "highest" or device.type != "cuda":
         yield
         return
@@ -62,12 +61,12 @@ class CastParameters:
     """Context in which floating-point parameters of modules are replaced by copies in `dtype`, cast once per step.
 
     Gradients of a chunk or microbatch are in `dtype`, pass through the cast, and accumulate in float32. Backward must
-    run within the context: a recomputed unit reads its parameters again. Parameters of fully_shard are not cast here.
+    run within the context, since a recomputed unit reads its parameters again. Parameters of fully_shard are not cast
+    here.
 
-    Autograd runs nodes that are ready in reverse order of the forward. The casts came first and would run last: until
-    then every gradient would stay in half precision, and DistributedDataParallel would wait. So a cast gets a priority
-    that runs it as soon as possible.
-    """
+    Autograd runs the nodes that are ready in reverse order of the forward. The casts were first in the forward and
+    would run last: until then every gradient would be kept in half precision, and DistributedDataParallel would wait.
+    So casts get a priority with which they run as soon as possible."""
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -98,7 +97,7 @@ class CastParameters:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Replace a parameter of a module; recurrent networks keep a second list, which is updated too."""
+    """Replace a parameter of a module; in recurrent networks, also its entry in their second list of weights."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -108,13 +107,14 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which the forwards and backwards of a step run, or an evaluation."""
+    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: parameters are
+    in `dtype`. None or `sharded`: parameters stay as they are."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 
 @contextmanager
 def default_dtype(plan: Plan) -> Iterator[None]:
-    """Make float64 the default dtype in fp64 runs, so that expressions convert to it."""
+    """Make float64 torch's default dtype within the `with` block in fp64 runs, so that expressions convert to it."""
     before = torch.get_default_dtype()
     if plan.training.precision == "fp64":
         torch.set_default_dtype(torch.float64)

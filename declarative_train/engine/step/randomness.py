@@ -1,10 +1,9 @@
-"""Random numbers in training, from generators that are seeded by (seed, step, data-parallel rank, stage, chunk) before
-each forward, so that no generator state is saved.
+"""Random numbers in training. Generators are seeded by (seed, step, data-parallel rank, stage, chunk) before each
+forward, so that checkpoints need no generator state.
 
-The same layout draws the same bits, whether the run was interrupted or not; another layout draws others from the same
-distribution. Generators are seeded one by one, in a few us; `torch.manual_seed` costs 96 us (it looks for every
-backend).
-"""
+The same layout draws bitwise the same numbers, whether the run was interrupted or not; another layout draws other
+numbers from the same distribution. Generators are seeded one by one, which takes a few us; `torch.manual_seed` takes 96
+us (it looks for every backend)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 
 class Randomness:
-    """Generators of this rank and their seeding. `key`: (data-parallel rank, stage). If not `needed`, nothing is
+    """Random generators of this rank. `key`: (data-parallel rank, stage), part of the seed. `needed` False: nothing is
     seeded."""
 
     def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
@@ -35,7 +34,7 @@ class Randomness:
         self.add([device])
 
     def add(self, devices: Sequence[torch.device]) -> None:
-        """Add the generators of more devices on which this process draws."""
+        """Add the generators of further devices on which this process draws random numbers."""
         if self._needed:
             self._generators += [
                 torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"
@@ -43,8 +42,8 @@ class Randomness:
             self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
-        """Seed the generators before the forward of a chunk. `part`: distinguishes several forwards of one chunk (the
-        stages of one rank)."""
+        """Seed the generators before the forward of a chunk. `part`: a number for each of several forwards of one chunk
+        (the stages of one rank)."""
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))
@@ -52,9 +51,9 @@ class Randomness:
 
 @contextmanager
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
-    """Apply `training.deterministic`: operations without a deterministic kernel then fail (engine/failures.py). Enter
-    it before the first matrix product on a GPU, when cuBLAS reads its setting. If not `wanted`, cuDNN tries its kernels
-    for each shape and takes the fastest."""
+    """Apply `training.deterministic` within the `with` block. If `wanted`, operations without a deterministic kernel
+    fail (engine/failures.py); enter the block before the first matrix product on a GPU, when cuBLAS reads its setting.
+    If not, cuDNN tries its kernels for each shape and uses the fastest."""
     cudnn = torch.backends.cudnn
     if not wanted:
         tried, cudnn.benchmark = cudnn.benchmark, True
@@ -75,7 +74,7 @@ def deterministic_kernels(wanted: bool) -> Iterator[None]:
 
 
 def mix(*words: int) -> int:
-    """Return a 64-bit hash of whole numbers (splitmix64's finaliser, word by word)."""
+    """Return a 64-bit hash of whole numbers (the finaliser of splitmix64, applied word by word)."""
     state = 0x9E3779B97F4A7C15
     for word in words:
         state = (state ^ word & _MASK) * 0xBF58476D1CE4E5B9 & _MASK

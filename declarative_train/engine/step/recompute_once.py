@@ -1,10 +1,10 @@
-"""Activation checkpointing for a backward in several calls, as in zero-bubble schedules: one call for the gradients of
-a stage's inputs, and one for each group of its weights.
+"""Activation checkpointing for a backward that is run by several calls, as in zero-bubble schedules: one call for the
+gradients of a stage's inputs, and one for each group of its weights.
 
-torch's own checkpoint recomputes a unit in each call to the autograd engine, and keeps what a call did not use: a stage
-of two llama blocks had one forward for each weight, and more memory than without checkpointing. Here a unit is
-recomputed once, when the first of its saved tensors is used, and each tensor is freed with the graph that holds it.
-"""
+torch's own checkpoint recomputes a unit in each call to the autograd engine, and keeps the recomputed tensors that a
+call did not use: a stage of two llama blocks had one forward for each weight, and needed more memory than without
+checkpointing. Here a unit is recomputed once, when the first of its saved tensors is used, and each tensor is freed
+together with the autograd graph that refers to it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class _Saved:
 
 
 class _AllRecomputedError(Exception):
-    """Signal that ends a recomputation: all saved tensors exist, so the rest of the forward need not run."""
+    """Signal that stops a recomputation: all saved tensors exist, so the rest of the forward is not needed."""
 
 
 def checkpoint_once(
     forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
 ) -> Any:
-    """Run a forward as `torch.utils.checkpoint.checkpoint` does. `contexts` returns the context managers of the forward
-    and of its recomputation."""
+    """Run a forward and recompute it in the backward, as `torch.utils.checkpoint.checkpoint` does. `draws`: the forward
+    draws random numbers. `contexts`: function that returns the context managers of the forward and of the
+    recomputation."""
     saved: list[ref[_Saved]] = []
     of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
     surroundings = _capture_state(inputs, draws=draws)
@@ -84,7 +85,8 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager that restores the generators and autocast settings of this moment."""
+    """Save the current autocast settings and, if `draws`, generator states. Return a function whose context manager
+    restores them."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

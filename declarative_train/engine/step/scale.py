@@ -3,12 +3,11 @@
     loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
 where `dp_size` is the number of ranks whose gradients torch averages (1 in `single` and `dp`) and the count is that of
-the whole global batch: all ranks, accumulation chunks and microbatches. Nothing else is scaled anywhere, but
-for `LossScale`'s factor in fp16, which the update takes out again.
+the whole global batch: all ranks, accumulation steps and microbatches. The only other factor is that of `LossScale` in
+fp16, by which the update divides.
 
-Counts that depend on the values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
-float64, before the first backward; all others are known from the number of rows.
-"""
+Counts that depend on values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
+float64, before the first backward; all others follow from the number of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ START = 65536.0
 
 
 class Scale:
-    """Factors of a step, computed by `of`. `dtype`: that of the sums, float64 for fp64, else float32."""
+    """Computes the factors of the loss terms for each step (`of`). `dtype`: that of the sums, float64 for fp64,
+    otherwise float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
@@ -43,7 +43,7 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (L scalars that the sums of the terms are multiplied by, L global counts). `num_rows`: real rows of
+        """Return (factors of the L terms, as scalar tensors; global counts of the L terms). `num_rows`: real rows of
         the global batch."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
@@ -72,18 +72,17 @@ class Scale:
 
 
 class LossScale:
-    """Loss scale of fp16: it keeps small gradients above the smallest number of half precision.
+    """Loss scale for fp16, which keeps small gradients above the smallest number of half precision.
 
-    Like torch's GradScaler, but the factor stays on the device, and the global gradient norm, which all ranks share,
-    decides whether a step was finite: all ranks skip the same steps.
-    """
+    It works like torch's GradScaler, but the factor stays on the device, and the global gradient norm, which is the
+    same on all ranks, decides whether a step was finite, so that all ranks skip the same steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.tensor(START, device=device)
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, finite: torch.Tensor) -> None:
-        """Halve the factor after a step that was not finite, double it after 2000 finite ones."""
+        """Halve the factor after a step that was not finite; double it after 2000 finite steps in a row."""
         good = torch.where(finite, self._good_steps + 1, 0.0)
         grows = good >= GROWTH_STEPS
         growth = torch.where(grows, 2.0, 1.0)
@@ -91,7 +90,7 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """Return the state for a checkpoint. The host waits."""
+        """Return the state for a checkpoint. The host waits for the device."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:

@@ -1,9 +1,9 @@
-"""Selective activation checkpointing: activations that are slow to recompute are kept, the rest is computed again in
-the backward.
+"""Selective activation checkpointing: activations that are slow to recompute are kept, all others are recomputed in the
+backward.
 
-By default attention is kept, and every second matrix product or convolution, beginning with the first: recomputing half
-of them costs about as much as recomputing everything else. This is torchtitan's "op" option.
-"""
+By default the results of attention are kept, and those of every second matrix product or convolution, beginning with
+the first: recomputing the other half costs about as much as recomputing everything else. This is torchtitan's "op"
+option."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Policy of a forward, and one of its recomputation, which count matrix products alike. `keep`: the values of
-    `training.activation_checkpointing.keep`."""
+    """Policy for the operations of a forward, and one for those of its recomputation; both count matrix products in the
+    same order. `keep`: the values of `training.activation_checkpointing.keep`."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()
@@ -54,8 +54,8 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return the context managers for `context_fn` of `torch.utils.checkpoint.checkpoint`. `others` returns further
-    ones of the unit."""
+    """Return the two context managers for the argument `context_fn` of `torch.utils.checkpoint.checkpoint`. `others`:
+    function that returns further context managers of the unit."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

@@ -61,7 +61,8 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return the factor of each loss term, from which backward starts, and the global counts (see `scale`)."""
+        """Return (one factor per loss term, the gradient with which the term's backward starts; the term counts over
+        the global batch). See `scale`."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -72,7 +73,8 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of chunk number `position`; return the sums of its L terms (L,), detached."""
+        """Run forward and backward of the chunk with index `position`. Return the sums of its L loss terms,
+        detached."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
@@ -88,14 +90,15 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each loss term (L,), from which backward starts."""
+        """Return the sum of each of the L loss terms, with an autograd graph."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
         return sums
 
     def finish(self, finite: torch.Tensor | None) -> None:
-        """Update running statistics (of batch norms) after the optimizer's update."""
+        """Update running statistics (of batch norms) after the optimizer's update. `finite` false: the update was
+        skipped."""
         if self._end_step:
             end_step(self._model, self._ranks, finite)
 
@@ -104,7 +107,7 @@ class StepRunner:
         return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values that losses and metrics read, on the device that computes them."""
+        """Return the values that losses and metrics read, on the device on which these are computed."""
         if self._judged is None:
             return values
         return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
@@ -121,9 +124,9 @@ def _names_read(plan: Plan) -> set[str]:
 
 
 class RankContext:
-    """Position of a rank: the number of ranks whose gradients are averaged, the key of its random numbers, and the
-    process groups of nodes that mix samples. `counting`: the ranks over which items are counted; None: those that have
-    other rows."""
+    """Number of ranks whose gradients are averaged (`dp_size`), key of this rank's random numbers, and process groups
+    of the nodes that mix samples. `counting`: the ranks over which items are counted; None: the ranks with other
+    rows."""
 
     def __init__(
         self,
@@ -139,13 +142,14 @@ class RankContext:
 
 
 def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return how many neighbouring ranks share a group of samples: the different numbers above 1, over all nodes and
-    losses that mix samples."""
+    """Return over how many neighbouring ranks groups of samples extend: every number above 1 that occurs in a node or
+    loss that mixes samples, once."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Accumulate the gradient of the sum of sums x factors. A term that depends on no parameter is left out."""
+    """Run the backward of the sum of `sums` x `factors`, which accumulates gradients. A term without parameters is left
+    out."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, read when needed; from a local file only the needed bytes are read."""
+"""Tensors of safetensors files. They are read when they are needed; of a local file only the needed bytes are read."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _READ_AT_ONCE = 1 << 24  # elements
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors by name, not read yet. `read(name, first, last, dim)` returns rows of a tensor (columns with dim 1), or
-    all of it (None, None)."""
+    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the rows `first` to `last` of a
+    tensor (columns with dim 1); with None, None the whole tensor."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
@@ -51,7 +51,8 @@ class Tensors:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
-        """Write this rank's blocks of a tensor; only their rows are read, a few at a time."""
+        """Write this rank's blocks of a tensor into `target`. Only the rows of these blocks are read, a few at a
+        time."""
         for values, (row, *columns) in blocks_of(target, cut):
             others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
             at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
@@ -67,13 +68,13 @@ class Tensors:
 
 
 def open_tensors(path: str) -> Tensors:
-    """Open a `.safetensors` file, or the index of several. Raises RunFailure."""
+    """Open a `.safetensors` file, or the index of several such files. Raises RunFailure."""
     return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
 
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors under new names: renamed as the recipe says, without dropped ones, in the current spelling of
-    the map."""
+    """Return the tensors under their names in the model: renamed by the recipe's `rename`, without dropped ones, and in
+    the current spelling of the map."""
     names = apply_renames({name: name for name in source.shapes}, rename)
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
@@ -81,7 +82,8 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
 
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
-    """Return the tensors under the names of the larger tensors that they are joined into."""
+    """Return the larger tensors, by name, that are joined from tensors of the file. `made`: name of a larger tensor ->
+    its parts."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
@@ -95,7 +97,7 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tens
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors with those in `storages` rounded to their storage format, row by row."""
+    """Return the tensors; each tensor in `storages` is rounded to its number format, row by row."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
@@ -108,7 +110,8 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` of the parts stacked on each other, or all rows; nothing else is read."""
+    """Return rows `first` to `last` of the tensor that has all parts stacked by rows; None: all rows. Only these rows
+    are read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
         if part.ones < 0:  # the only row is all of the file's tensor
@@ -122,15 +125,15 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _rows_at(part: PartPlan) -> int:
-    """Return which dimension of the tensor in the file holds the parameter's rows."""
+    """Return which dimension of the tensor in the file corresponds to the rows of the parameter."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield which rows of each part are in rows `first` to `last` of all parts stacked; if none are, an empty piece of
-    the last part."""
+    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` of the stacked
+    tensor. If there are no such rows, yield an empty piece of the last part."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):

@@ -1,5 +1,4 @@
-"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan, the optimizer's
-step."""
+"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan, optimizer step."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """Update of a step. `global_norm` returns the norm of the whole model's gradients. It is the same on every rank, so
-    that decisions from it (clipping, skipping a step) need no further message."""
+    """Update at the end of a step. `global_norm`: function that returns the norm of the whole model's gradients, the
+    same on every rank, so that all ranks decide alike (clipping, skipping a step) without another message."""
 
     def __init__(
         self,
@@ -66,6 +65,6 @@ class Update:
 
 
 def compute_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of plain tensors together, or of DTensors over all ranks that hold a shard."""
+    """Return the 2-norm of all gradients together; for DTensors, over the shards of all ranks."""
     total: Any = torch.nn.utils.get_total_norm(gradients)
     return total.full_tensor() if hasattr(total, "full_tensor") else total  # type: ignore[no-any-return]

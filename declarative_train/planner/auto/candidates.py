@@ -1,5 +1,5 @@
-"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices, simplest first (the order
-decides between equally fast ones)."""
+"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices. Simpler modes come first,
+which decides between equally fast ones."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: its row in the table of the plan, which shows the best mode of each
-    family."""
+    """Mode that `auto` considers. `family`: modes of one family share a row in the plan's table, which shows the best
+    of them."""
 
     parallelism: Parallelism
     family: str
@@ -49,8 +49,8 @@ class Candidate:
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the candidates of a recipe. `most_stages`: the largest number of pipeline stages, as each needs a node with
-    parameters."""
+    """Yield the modes in which a recipe could run. `most_stages`: the largest number of pipeline stages (each needs a
+    node with parameters)."""
     layout = recipe.layout
     if layout.num_gpus == 1:
         yield Candidate(Axes(), "single")
@@ -64,8 +64,8 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe) -> Iterator[Candidate]:
-    """Yield the candidates that divide layers over ranks of a node, which `auto` considers if nothing else fits: they
-    send the most."""
+    """Yield the modes that divide layers over the ranks of a node. `auto` considers them only if no other mode fits,
+    because they communicate most."""
     layout = recipe.layout
     for size in divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED):
         rest = layout.num_gpus // size
@@ -88,13 +88,13 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
 
 
 def _chunks(schedule: Schedule) -> int:
-    """Return the number of stages on each rank that a pipeline schedule needs at least."""
+    """Return the least number of stages per rank that a pipeline schedule needs."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
-    """Return numbers of microbatches to try, which divide the batch of one pipeline, a few per rank. With
-    `microbatch_size` in the recipe there is one: accumulation steps become microbatches."""
+    """Return numbers of microbatches to try: divisors of the batch of one pipeline, a few microbatches per rank. If the
+    recipe sets `microbatch_size`, there is one number, since accumulation steps become microbatches."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
@@ -107,5 +107,6 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Return the divisors of a number from `least` to `most`. (The number may be too large to try all of them.)"""
+    """Return the divisors of `number` that are from `least` to `most`. (It does not try all numbers, because `number`
+    may be large.)"""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

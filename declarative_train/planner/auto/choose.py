@@ -1,15 +1,14 @@
-"""Choice of a mode for `parallelism: auto`, and the reason.
+"""Choice of a mode for `parallelism: auto`, and the reason for it.
 
-Every candidate is checked by the rules for that mode, by its memory, and by its predicted step time; the smallest time
-wins. Times that differ by less than a hundredth count as equal, and then the simpler mode wins: the estimates are not
-more exact.
+Every candidate is checked by the rules for its mode, by its memory, and by its predicted step time; the least time
+wins. Times that differ by less than a hundredth count as equal, because estimates are not more exact; then the simpler
+mode wins.
 
-The search is branch and bound. A candidate is excluded if its update alone needs more memory than there is, if a trace
-(a measured step on tensors without memory) showed that it does not fit, or if the estimate exceeds the memory by more
-than its possible error. That error is smaller after a trace of a pipeline of the same kind with other microbatches,
-which calibrates the estimate. The best candidate that may fit is traced until one fits: no remaining candidate can be
-faster then.
-"""
+The search is branch and bound. A candidate is excluded if parameters, gradients and optimizer state alone exceed the
+memory, if a trace (a step on tensors without memory) showed that it does not fit, or if its estimate exceeds the memory
+by more than the estimate's possible error. This error is smaller after a trace of a similar pipeline with another
+number of microbatches, which calibrates the estimate. The fastest candidate that may fit is traced, until one fits: no
+remaining candidate can be faster."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ CORRECTED_TOO_HIGH = 1.1
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of a choice. `recipe`: with the mode in place of `auto`, None if no mode works. `doubtful`: a candidate
-    that must be traced before anything can be chosen; then the other fields are empty. `is_last_hope`: by the estimates
-    nothing fits."""
+    """Result of `choose`. `recipe`: the recipe with a mode in place of `auto`; None if no mode works. `doubtful`: a
+    candidate that must be traced before the choice is possible; then all other fields are empty. `is_last_hope`: by the
+    estimates no candidate fits."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -45,7 +44,7 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdict on every candidate, from estimates."""
+    """Return the verdict on every candidate, from estimates alone."""
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
 
@@ -53,8 +52,8 @@ def judge_all(judge: Judge) -> list[LayoutVerdict]:
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Return the choice among the candidates. `known`: memory in bytes of candidates that were traced, by their words.
-    `may_trace`: more of them can be traced."""
+    """Choose a candidate, or name one that must be traced first. `known`: candidate's name -> its memory in bytes, for
+    those that were traced. `may_trace`: whether more candidates can be traced."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
@@ -88,8 +87,8 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function (verdict) -> whether the candidate may fit, given the possible error of its estimate.
-    `verdicts`: all, by the estimates alone."""
+    """Return a function (verdict) -> whether the candidate may fit, in view of the possible error of its estimate.
+    `verdicts`: those on all candidates, from estimates alone."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -109,8 +108,8 @@ def _may_fit(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return the kind of a candidate, (family, schedule), and its number of microbatches, 0 without a pipeline.
-    Candidates of one kind have similar errors of the estimate."""
+    """Return ((family, schedule), number of microbatches or 0) of a candidate. Estimates for candidates with the same
+    family and schedule have similar errors."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.family, schedule), number
@@ -119,12 +118,11 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the candidate to trace before a mode is chosen, or None.
+    """Return the candidate to trace before a mode is chosen; None if no trace is needed.
 
-    It is the fastest candidate, if by the estimate it is too large (otherwise it is traced when chosen); the candidate
-    with the least time, if that time decides which simpler ones count as equally fast; the smallest one, if none may
-    fit.
-    """
+    It is one of: the fastest candidate, if its estimate exceeds the memory (otherwise it is traced after it is chosen);
+    the candidate with the least time, if this time decides which simpler candidates count as equally fast; the smallest
+    candidate, if none may fit."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -143,7 +141,7 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the candidates that would be chosen if they fitted, the fastest first."""
+    """Yield the names of the candidates that would be chosen if they fitted, the fastest first."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -152,7 +150,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the first candidate with the least time, or the first of all if no time is known."""
+    """Return the candidate with the least time, the first one of several; the first candidate of all if no time is
+    known."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -170,8 +169,8 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the error that no candidate fits; a warning if the recipe names no hardware, as the run may be meant for
-    another machine."""
+    """Return the error that no candidate fits. If the recipe does not name its hardware it is a warning, because the
+    run may be meant for another machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None
@@ -217,7 +216,7 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
-    """Return one sentence on why this candidate was chosen."""
+    """Return one sentence that explains the choice of `best`."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is only one device"
@@ -228,7 +227,7 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Return how the chosen candidate compares with those of other families that fit."""
+    """Return sentences that compare the chosen candidate with fitting candidates of other families."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:
@@ -242,7 +241,7 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return why simpler candidates were not chosen, for reasons other than their time."""
+    """Return sentences on simpler candidates that were not chosen for other reasons than their time."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

@@ -1,4 +1,4 @@
-"""Hints for a model that fits in no mode: the recipe with one or two values changed, judged again."""
+"""Hints for a model that does not fit in any mode: the recipe is changed in one or two values and judged again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
 
 
 def hints(judge: Judge) -> list[str]:
-    """Return the changes with which the recipe would fit, in words."""
+    """Return the changes, as text, with which the recipe would fit."""
     found: list[str] = []
     for way, recipe in _variants(judge.recipe):
         target = target_of(recipe.layout)
@@ -32,7 +32,7 @@ def hints(judge: Judge) -> list[str]:
 
 
 def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield (text of the change, changed recipe)."""
+    """Yield (the change as text, the changed recipe)."""
     training, layout = recipe.training, recipe.layout
     policy = training.activation_checkpointing.policy
     again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))
@@ -60,7 +60,8 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
 
 
 def _most_accumulation(recipe: Recipe) -> int | None:
-    """Return the accumulation steps with one sample at a time on each GPU; None if the recipe has that already."""
+    """Return the number of accumulation steps for one sample at a time on each GPU; None if the recipe already computes
+    so."""
     share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
     return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
 

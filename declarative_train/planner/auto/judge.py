@@ -1,4 +1,4 @@
-"""Judgement of one candidate of `auto`: the error that rules it out, or its memory and step time. No plan is
+"""Judgement of one candidate of `auto`: the error that excludes it, or its memory and step time. No plan is
 compiled."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate. `refusal`: the error that lint would report, if any; then the other fields are empty.
-    `least_bytes`: memory that every step needs at least."""
+    """Verdict on a candidate. `refusal`: the error that lint would report, or None; with an error all other fields are
+    empty. `least_bytes`: memory that even the smallest step needs."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -58,8 +58,8 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Facts that all candidates of a recipe share. `cuts`: the pipeline stages, computed once for each number of
-    stages."""
+    """Facts that all candidates of a recipe share. `cuts`: number of stages -> the pipeline stages, each computed
+    once."""
 
     recipe: Recipe
     lowered: Lowered

@@ -1,4 +1,4 @@
-"""Hardware that `auto` plans for: the one that the recipe names, else that of this machine."""
+"""Hardware for which `auto` chooses: the hardware that the recipe names, otherwise that of this machine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Machine to plan for. `memory_bytes`: the usable memory of a device; None: unknown, and not checked.
-    `assumptions`: what is unknown, in words."""
+    """Machine for which `auto` chooses. `memory_bytes`: the usable memory of a device; None: unknown and not checked.
+    `assumptions`: texts on what is unknown."""
 
     machine: Machine | None
     memory_bytes: int | None
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def hardware(self) -> Hardware | None:
-        """GPU to plan for; None for an unknown device, and for CPUs, whose memory the ranks share."""
+        """The GPU; None if it is unknown, and for CPUs, whose memory the ranks share."""
         is_gpu = self.machine is not None and self.machine.hardware.memory_bytes is not None
         return self.machine.hardware if self.machine is not None and is_gpu else None
 
@@ -41,15 +41,15 @@ class Target:
 
 
 def target_of(layout: Layout) -> Target:
-    """Return the target; the machine is that of the layout's calibration if it has one."""
+    """Return the target for a layout. If the layout names a calibration, the machine is that of the calibration."""
     if layout.calibration is None:
-        return _uncalibrated(layout)
+        return _choose_without_calibration(layout)
     machine, name = read_calibration(Path(layout.calibration)), Path(layout.calibration).name
     found = _cpu(layout) if machine.hardware.name == "cpu" else _on(machine.hardware, ())
     return replace(found, machine=machine, assumptions=(f"the speed is that of {name}", *found.assumptions[-1:]))
 
 
-def _uncalibrated(layout: Layout) -> Target:
+def _choose_without_calibration(layout: Layout) -> Target:
     if layout.hardware is not None and layout.hardware != "cpu":
         return _on(HARDWARE[layout.hardware], ())
     if layout.device == "mps":
@@ -102,7 +102,7 @@ def memory_here() -> int:
 
 
 def gpu_here(number: int) -> str | None:
-    """Return torch's name for the GPUs of this machine, or None if there are fewer than `number`."""
+    """Return torch's name for this machine's GPUs; None if there are fewer than `number`."""
     import torch
 
     if torch.cuda.device_count() < number:  # counted by NVML, which does not initialise CUDA

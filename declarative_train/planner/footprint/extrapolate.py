@@ -1,10 +1,9 @@
-"""Extrapolation of the memory of a step from 3 and 4 copies of a block to any number of copies.
+"""Extrapolation of the memory of a step: from traces with 3 and 4 copies of a block to any number of copies.
 
-Live memory at a moment grows linearly with the number of copies: each operation of the shorter step matches one in the
-longer step at the same distance from the beginning or the end of its pass, and the difference is the memory of one
-copy. The peak is the largest of all moments, each extrapolated to the number of copies; between the first and the last
-copies memory changes linearly, so that no other copy needs more.
-"""
+Live memory at a moment grows linearly with the number of copies. Each operation of the shorter trace is matched with
+the operation of the longer trace at the same distance from the beginning or the end of its pass; the difference is the
+memory of one copy. The peak is the largest of all moments after each is extrapolated. Between the first and the last
+copies memory changes linearly, so no moment there needs more."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: the longer step is not the shorter one with another copy."""
+    """Error: the longer trace is not the shorter one with another copy."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -32,8 +31,9 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live memory during a step. Names of the operations, pass by pass (casts, forward, backward, ...); `bytes`
-    (operations, kinds) after each. `merged`: the passes with consecutive ones of a kind joined."""
+    """Live memory during a step. `names`: the operations of each pass (casts, forward, backward, ...). `bytes`: array
+    (operations, kinds) of the live bytes after each operation. `merged`: the passes, with consecutive ones of a kind
+    joined."""
 
     passes: Passes
     bytes: Any
@@ -54,8 +54,9 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
-    """Return the trace with more copies, (operations, kinds) floats. `longer[i]` has one more copy of chain i than
-    `base`, which has `FEW`; `copies[i]` is the wanted number. Raises UnevenError."""
+    """Return the live bytes with more copies, a float array (operations, kinds). `base` has `FEW` copies of each chain,
+    `longer[i]` has one more copy of chain i; `copies[i]` is the number of copies to extrapolate to. Raises
+    UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
         found = found + (number - FEW) * _growth(base, course)
@@ -63,8 +64,8 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
-    """Return (operations, kinds): the bytes that one more copy adds at each moment of `base`. A moment that can be
-    matched from either end of its pass gets the larger one."""
+    """Return an array (operations, kinds): the bytes that one more copy adds at each moment of `base`. If a moment can
+    be matched from both ends of its pass, the larger difference counts."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

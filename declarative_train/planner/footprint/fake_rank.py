@@ -1,5 +1,5 @@
-"""Step of one rank alone in this process: the engine (`engine/engine.py`) on tensors without memory, in process groups
-that send nothing."""
+"""Step of one rank alone in this process: the engine (`engine/engine.py`) runs on tensors without memory, in process
+groups that send nothing."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to mea
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that replaces what fake tensors cannot do. Reading a scalar gives 1, so that every step counts as finite.
-    oneDNN's lstm returns a workspace of the size that it has on the CPU (on fake tensors it is empty). A split whose
-    sizes were read from a tensor, such as the tokens of each expert, has equal parts. Grouped products are those of
-    `EmptyGroupedProducts`, which as another mode would take time."""
+    """Mode that provides results that fake tensors cannot compute. Reading a scalar gives 1, so that every step counts
+    as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it is empty). A
+    split whose sizes are read from a tensor, such as the tokens of each expert, has equal parts. Grouped products are
+    computed as in `EmptyGroupedProducts`, which would cost time as a mode of its own."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
@@ -60,14 +60,14 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _even_parts(whole: int, number: int) -> list[int]:
-    """Return sizes that differ by one at most."""
+    """Return `number` sizes with the sum `whole` that differ by at most one."""
     return [whole // number + (at < whole % number) for at in range(number)]
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the lstm kernel's workspace, which is measured on small tensors and grows linearly with each
-    of the three sizes. It is off by up to 5% for 2 rows, 1% for 16 and more, since its parts are rounded up to
-    pages."""
+    """Return the bytes of the workspace of the lstm kernel. It is measured on small tensors and extrapolated, since it
+    grows linearly with each of the three sizes. The error is up to 5% for 2 rows and 1% for 16 or more, since parts of
+    the workspace are rounded up to pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:
@@ -79,8 +79,8 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the workspace of a small lstm. The kernel runs in a thread of its own, which has no dispatch modes and has
-    gradients enabled: without them the kernel keeps nothing."""
+    """Return the bytes of the workspace of a small lstm. The kernel runs in a thread of its own, which has no dispatch
+    modes and has gradients enabled; without gradients it has no workspace."""
 
     def run() -> int:
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
@@ -93,8 +93,8 @@ def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> in
 
 
 def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
-    """Return the count of live memory in a step of `rank`, which begins with optimizer state. `is_begun`: also with
-    gradients of earlier chunks."""
+    """Run a step of `rank`, with existing optimizer state, and return the count of its live bytes. `is_begun`:
+    gradients of earlier accumulation steps exist too."""
     plan = replace(plan, weights=())
     live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
     with ExitStack() as stack:
@@ -122,7 +122,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
 
 
 def keeps_buckets(plan: Plan) -> bool:
-    """Return whether DistributedDataParallel keeps the memory of all gradients from step to step."""
+    """Return whether DistributedDataParallel keeps memory for all gradients from one step to the next."""
     return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
 
@@ -136,7 +136,7 @@ def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """Create optimizer state and gradients, as after a first step."""
+    """Create optimizer state and gradients, which exist after a first step."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()
@@ -158,7 +158,7 @@ def _batches(plan: Plan) -> list[Batch]:
 
 
 class PendingSend:
-    """Message that is being sent: it keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
+    """Message that is being sent. It keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
 
     def __init__(self, work: Any, tensors: list[Any]) -> None:
         self._work, self._tensors = work, tensors
@@ -169,7 +169,8 @@ class PendingSend:
 
 @contextmanager
 def _hold_messages() -> Iterator[None]:
-    """Keep sent tensors alive within the context until the schedule waits for them. (Fake process groups do not.)"""
+    """Keep sent tensors alive within the `with` block until the schedule waits for them. (Fake process groups do
+    not.)"""
     from torch.distributed.pipelining import schedules
 
     send = schedules._batch_p2p

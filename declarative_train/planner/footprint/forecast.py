@@ -1,9 +1,9 @@
-"""Prediction of a plan's peak memory: one fake rank of each kind runs the plan's own step on tensors without memory.
+"""Prediction of a plan's peak memory: a fake rank of each kind runs the plan's own step on tensors without memory.
 
-Long chains of equal blocks are traced with two short chains and extrapolated (`extrapolate.py`), very many ranks with a
-few, many microbatches with three smaller numbers. A pipeline with so many microbatches that a trace would take more
-than a few seconds is estimated by `planner/estimate/memory.py`, on the scale of the same model on one device.
-"""
+If the model has a long chain of equal blocks, two short chains are traced and the memory is extrapolated
+(`extrapolate.py`); very many ranks are replaced by a few, and many microbatches by three smaller numbers. If the trace
+of a pipeline would take more than a few seconds even so, `planner/estimate/memory.py` estimates its memory, with the
+scale of the same model on one device."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the posit
 
 
 class TooLongError(Exception):
-    """Error: a trace would take too long; the message says how long."""
+    """Error: a trace would take too long. The message says how long."""
 
 
 class Forecast:
-    """Tracer (`planner/estimate/tracing.py`) with a cache, which the candidates of `auto` share."""
+    """Tracer (`planner/estimate/tracing.py`) with a cache that all candidates of `auto` share."""
 
     def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
@@ -72,8 +72,8 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of the memory estimates for a plan that is sharded, or on one device: then half-precision
-        copies of parameters are subtracted."""
+        """Return the scale of the memory estimates from a trace of a plan that is sharded or on one device. On one
+        device, the half-precision copies of the parameters are subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -89,7 +89,7 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Return the traces of a small plan, by pipeline position. Raises the errors of the traces."""
+        """Return the traces of a small plan by pipeline position. Raises the errors of the traces."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
@@ -111,7 +111,7 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan without values that do not affect a step, as a key of the cache."""
+    """Return the plan without the values that do not affect a step, for use as a key of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
@@ -119,16 +119,15 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Return the pipeline positions divided over processes, one per core up to a limit, since each process needs
-    memory."""
+    """Return the pipeline positions in groups, one group per process: one process per core up to a limit, since each
+    needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(num_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Return the trace of the rank at each of these pipeline positions. `is_split`: chains are traced at the same
-    time, each in a child process."""
+    """Return the trace of the first rank at each of the given pipeline positions."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -148,7 +147,7 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return the number of calls of layers in all traces of a plan; 0 if that is too many."""
+    """Return the number of layer calls in all traces of a plan together; 0 if there are too many to trace."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -159,8 +158,9 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three plans with fewer microbatches, at distances of the number of ranks; [] if that would not be less
-    work. A full pipeline repeats its schedule, so its memory grows linearly, or not at all."""
+    """Return three plans with fewer microbatches, whose numbers differ by the number of ranks; [] if tracing them would
+    not be less work. A full pipeline repeats its schedule, so that its memory grows linearly with the microbatches, or
+    not at all."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -181,8 +181,8 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the peak at each pipeline position with `number` microbatches, from three traces with fewer; None if it
-    does not grow linearly."""
+    """Return the peak at each pipeline position with `number` microbatches, from three traces with fewer (`numbers`);
+    None if the memory does not grow linearly."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -207,7 +207,8 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Return (operations, kinds) floats: the memory at each moment of a step of the whole plan."""
+    """Return a float array (operations, kinds) of the live bytes at each moment of a step of the whole plan. `runs`:
+    the chains of copies to shorten in the traces."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -240,9 +241,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return the plan as it is traced: not compiled, on few ranks, with at most two chunks, the second of which finds
-    the gradients of the first. If all chunks need the same memory, one is enough, and gradients exist from the
-    beginning (True)."""
+    """Return (plan to trace, whether gradients exist from the beginning). The plan is not compiled and has few ranks
+    and at most two accumulation steps, the second of which finds the gradients of the first. If all accumulation steps
+    need the same memory, one is traced, with existing gradients."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -253,7 +254,7 @@ def _prepare(plan: Plan) -> tuple[Plan, bool]:
 
 
 def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
-    """Return the kind of device that the ranks will use."""
+    """Return the kind of device on which the ranks will run."""
     if layout.device == "auto":
         there = layout.hardware is None and torch.cuda.device_count() > 0
         return "cuda" if there or layout.hardware not in (None, "cpu") else "cpu"
@@ -261,20 +262,22 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether no chunk ends with extra work, such as a reduction of whole gradients or between replicas."""
+    """Return whether all accumulation steps do the same work: none ends with an extra reduction of whole gradients or
+    between replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return how many copies of each chain are traced. If one of n blocks is recomputed, n blocks count as one copy."""
+    """Return the number of copies of each chain to trace. If one of n blocks is recomputed, n blocks count as one
+    copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
 def _long_runs(plan: Plan) -> list[CopyChain]:
-    """Return the longest chains, longest first; only a few, since each costs a trace."""
+    """Return the longest chains, the longest first; only a few, because each costs a trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     return runs[:MOST_RUNS]
 
@@ -288,8 +291,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the number of parameter elements on the first rank: `fully_shard` cuts the first dimension of a tensor and
-    rounds up."""
+    """Return the number of parameter elements on the first of `shards` ranks: `fully_shard` divides the first dimension
+    of a tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1
@@ -301,8 +304,8 @@ def _share(plan: Plan, shards: int) -> float:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread within the context, since a process with a thread pool must not fork ranks; afterwards restore the
-    random generators."""
+    """Use one torch thread within the `with` block, since a process with a thread pool must not fork ranks; restore the
+    random generators afterwards."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,5 +1,5 @@
-"""Calls in forked child processes. Fake ranks leave state in torch (groups, meshes, caches of shards by them), which
-real ranks forked from this process would take for their own."""
+"""Calls in forked child processes. Fake ranks leave state in torch (process groups, meshes, caches of shards), which
+real ranks forked from this process would reuse."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _is_child = False
 
 
 class ChildError(Exception):
-    """Error: the child process returned no result; the message says why in a few words."""
+    """Error: a child process returned no result. The message says why in a few words."""
 
 
 def in_child(work: Callable[[], T]) -> T:
-    """Return the result of a function that runs in a child process. Raises ChildError if it fails or takes too long."""
+    """Call a function in a child process and return its result. Raises ChildError if it fails or takes too long."""
     return in_children([work])[0]
 
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of functions that run at the same time, each in a child process. Raises the first of their
-    ChildErrors. In a child process, which ends soon, a single function runs without another one."""
+    """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
+    If this process is a child itself, it calls a single function directly."""
     if _is_child and len(works) == 1:
         found, error = _outcome(works[0])
         if error:
@@ -93,7 +93,8 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error in one line: torch's schedules only say in which stage something failed."""
+    """Return the first cause of an error in one line. (torch's pipeline schedules report only in which stage something
+    failed.)"""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]
@@ -101,7 +102,8 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of this child process: reading a tensor without values may give an absurd size to allocate."""
+    """Limit the memory of this child process: a size that is read from a tensor without values may be absurdly
+    large."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):
@@ -113,7 +115,7 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """Return what each pipe contained until it was closed."""
+    """Return {pipe: everything that was written to it until it was closed}."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

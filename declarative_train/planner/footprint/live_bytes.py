@@ -1,12 +1,11 @@
-"""Bytes of all live tensors, counted while a step runs.
+"""Count of the bytes of all live tensors while a step runs.
 
-A dispatch mode sees the storages of every operation's results; a weak reference reports when a storage is freed. The
-count is what torch's caching allocator hands out on a GPU, without rounding and fragmentation, and on the CPU the
-memory of a process without its code. Memory that a kernel allocates and frees within one operation is not counted.
+A dispatch mode sees the storages of each operation's results; a weak reference reports when a storage is freed. On a
+GPU the count equals what torch's caching allocator gives out, without rounding and fragmentation; on the CPU, the
+memory of the process without its code. Memory that a kernel allocates and frees within one operation is not counted.
 
-Each storage belongs to a class: parameters, gradients and optimizer state by their owner, the rest by the phase in
-which it was created.
-"""
+Each storage has a class: parameters, gradients and optimizer state are recognised by their owner, others by the phase
+of the step in which they were created."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activ
 
 
 class Storage:
-    """Memory of a tensor that lives or lived. `kind`: its class, which may be set after its creation."""
+    """Memory of a tensor, live or freed. `kind`: its class, which may be set after its creation."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 
@@ -46,12 +45,12 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of live bytes, while it is entered as a context.
+    """Counter of live bytes, active within its `with` block.
 
-    `phase`: the class of new storages. `changes`: all (storage, change in bytes) in order. `operations`: (name, number
-    of changes at its end, pass) of those that changed something. A pass is ("backward", a number of torch's) during
-    autograd, else `between`. `copies_reduced`: fake groups count the copy that gloo would make.
-    """
+    `phase`: the class of new storages. `changes`: all (storage, change in bytes) in order. `operations`: (name, length
+    of `changes` after it, pass) of each operation that changed something. The pass is ("backward", a number of torch's)
+    during autograd, otherwise `between`. `copies_reduced`: count also the copy that gloo would make of a reduced
+    tensor."""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -65,7 +64,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Count the storage of a tensor, if it is new. Return None for a tensor without memory."""
+        """Count the storage of a tensor if it is new, and return it; None for a tensor without memory."""
         if hasattr(tensor, "to_local"):
             with torch.no_grad():  # otherwise it makes a view, which is an operation
                 tensor = tensor.to_local()
@@ -92,7 +91,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of the data as if it had a storage of its own: it may be part of what was read ahead for
+        """Count a tensor of a batch as if it had a storage of its own, because it may be part of data read ahead for
         several steps."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
@@ -150,14 +149,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Count the copy that gloo makes, which no operation creates."""
+        """Count the copy of a tensor that gloo makes, which is not the result of an operation."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set the class of what a collective reads and writes, unless a parameter or the optimizer owns it."""
+        """Set the class of the tensors that a collective reads and writes, unless they are parameters or optimizer
+        state."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:
@@ -175,7 +175,7 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Count resizes of storages within the context, by which `fully_shard` frees gathered parameters."""
+    """Count resizes of storages within the `with` block; `fully_shard` frees gathered parameters in this way."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Measured step: the engine's step while live bytes are counted, each storage with its class (parameters, activations,
-...)."""
+"""Measured step: the engine's step while live bytes are counted, with a class (parameters, activations, ...) for each
+storage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """Run `engine.step` while `live` counts, starting with everything that exists before it."""
+    """Run `engine.step` while `live` counts. The count begins with everything that exists before the step."""
     observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:
@@ -36,9 +36,9 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step that sets the class of new storages by the part of the step. Everything that the loss and its
-    part of the backward create belongs to the loss. The casts of all parameters are a separate pass, and so is each
-    forward of a stage."""
+    """Observer of a step that sets the class of new storages by the part of the step. Everything that the loss creates,
+    also in its part of the backward, has the class of the loss. The casts of all parameters are a separate pass, and so
+    is each forward of a stage."""
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:
         self._engine, self._live = engine, live
@@ -86,7 +86,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the class of everything that is created after the backward arrives at one of these tensors."""
+        """Make `phase` the class of everything that is created after the backward reaches one of these tensors."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

@@ -1,7 +1,6 @@
-"""Text of `dtrain plan`: what a user wants to know before a run starts, in aligned columns.
+"""Text of `dtrain plan`, in aligned columns.
 
-Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page.
-"""
+Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the whole text, without a final line end. `hashes` False: the text is the same on every machine and for
-    every edit that changes nothing, as files of expected texts need."""
+    """Return the whole text, without a final newline. `hashes` False: leave out everything that differs between
+    machines or after edits without effect, as for files of expected texts."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),
@@ -63,7 +62,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
 
 
 def summary(plan: Plan) -> str:
-    """Return the plan in five lines, for the start of a run."""
+    """Return a text of five lines about the plan, for the start of a run."""
     sets = ", ".join(f"{each.name} {each.num_samples:,}" for each in plan.data.sets)
     own = [item for item in plan.parameters if item.tie is None]
     count = sum(item.num_elements for item in own)
@@ -86,7 +85,7 @@ def _head(plan: Plan) -> str:
 
 
 def mode_in_words(layout: LayoutPlan) -> str:
-    """Return the mode and devices, as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8 GPUs`."""
+    """Return mode and devices as text, such as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8 GPUs`."""
     if layout.is_one_process and not layout.scatters:
         return "single, on one device"
     product = ""
@@ -127,7 +126,7 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return the class names by number, for a field whose numbers come from a vocabulary."""
+    """Return the class names of a field by number; [] for a field without a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []
@@ -147,7 +146,7 @@ def _classes(field: FieldSpec) -> list[str]:
 
 
 def _describe_generated(source: dict[str, object]) -> str:
-    """Return a line on a source without a path: its type, and the keys that differ from their defaults."""
+    """Return a line on a source without a path: its type, and the keys that differ from the defaults."""
     return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
@@ -183,7 +182,7 @@ def _batch(plan: Plan) -> list[str]:
 
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
-    """Return the factors of a batch, as `100 = 2 ranks x 1 accumulation x 50`."""
+    """Return the factors of the batch size as text, such as `100 = 2 ranks x 1 accumulation x 50`."""
     word = layout.place_word if layout.pipeline is None else "pipeline"
     factors = [format_count(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
     if layout.pipeline is not None:
@@ -203,7 +202,8 @@ def _objective(plan: Plan) -> list[str]:
 
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
-    """Return the type of a loss or metric, what it reads, and the keys that differ from their defaults."""
+    """Return a text on a loss or metric: its type, the tensors that it reads, and the keys that differ from the
+    defaults."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
@@ -282,12 +282,12 @@ def _intervals(plan: Plan) -> list[list[str]]:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
         rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_background_copy(plan)}"])
-    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_copied(plan)}{_to(plan)}"])
+    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_format_copy(plan)}{_to(plan)}"])
     return rows
 
 
 def _background_copy(plan: Plan) -> str:
-    """Return a note on the host memory that saving checkpoints in the background needs."""
+    """Return a note on the host memory that saving in the background needs; "" if checkpoints are not saved so."""
     if plan.checkpoint is None or not plan.checkpoint.background:
         return ""
     size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
@@ -300,12 +300,12 @@ def _below(plan: Plan) -> str:
     return "" if folder is None else f", below {folder}"
 
 
-def _copied(plan: Plan) -> str:
+def _format_copy(plan: Plan) -> str:
     return "" if plan.logging.remote is None else f", copied to {format_path(plan.logging.remote)}"
 
 
 def _to(plan: Plan) -> str:
-    """Return a note on the sinks, if they are not the default."""
+    """Return a note on the log sinks; "" for the default sinks."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 

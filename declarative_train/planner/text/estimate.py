@@ -1,10 +1,9 @@
 """Text of a plan's estimate, its memory, and the choice of `parallelism: auto`, figures first, then their assumptions;
-and a table of one recipe on several numbers of GPUs, which shows when more of them stop paying.
+and a table of one recipe on several numbers of GPUs.
 
-The table has two bounds: communication that overlaps with computing as far as possible, and communication that does not
-overlap. The real value is between them. It depends on the kernels, which share processors and memory with the
-transfers, and can only be measured.
-"""
+The table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all. The
+real time is between them and can only be measured, since it depends on kernels that share processors and memory with
+the transfers."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return the time to make a step's batches, and whether it limits."""
+    """Return a text with the time to make a step's batches, and whether the step waits for them."""
     workers = plan.data.workers
     by = format_count(workers, "worker") if workers else "one thread"
     limits = "which limits the step: raise data.workers" if _waiting_s(estimate) else "less than a step"
@@ -112,12 +111,12 @@ def _describe_traces(choice: ChoicePlan) -> list[str]:
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:
-    """Return a sort key: the chosen candidate first, then by time, else in the given order."""
+    """Return a sort key for a candidate: the chosen one first, the others by time; without times, the given order."""
     return each.verdict != TAKEN, each.step_s or 0.0
 
 
 def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
-    """Return the errors of the candidates that were rejected, each with the names of those that have it."""
+    """Return {error: names of the rejected candidates with this error}."""
     found: dict[str, list[str]] = {}
     for each in choice.candidates:
         if each.memory_bytes is None:
@@ -131,8 +130,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return a note on how many candidates the table leaves out, with those that differ only in schedule or
-    microbatches."""
+    """Return a note on the number of candidates that the table leaves out, among them those that differ only in
+    schedule or microbatches."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -156,7 +155,7 @@ def not_traced(plan: Plan) -> list[str]:
 
 
 def largest(plan: Plan) -> str:
-    """Return the memory of the device that needs the most."""
+    """Return the memory of the device that needs most, as text."""
     return amount(max(each.total for each in memory(plan)), "B")
 
 
@@ -189,7 +188,8 @@ PAYS = 1.4  # minimum speedup from twice as many devices
 
 
 class ScalingRow(NamedTuple):
-    """Row for a number of GPUs. `plan`: with an estimate of the time; None: `why` says why there is none."""
+    """Row of the table for one number of GPUs. `plan`: the plan with its estimated time; if it is None, `why` is the
+    reason."""
 
     num_gpus: int
     plan: Plan | None
@@ -197,7 +197,7 @@ class ScalingRow(NamedTuple):
 
 
 def describe_scale(found: Sequence[ScalingRow]) -> str:
-    """Return a table with a row for each number of GPUs and the speed relative to the first row; then the
+    """Return a table with a row for each number of GPUs, with the speed relative to the first row, followed by the
     assumptions."""
     rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
     first = next((each for each in found if each.plan is not None), None)
@@ -249,8 +249,7 @@ def _between(low: str, high: str) -> str:
 
 
 def ends(plan: Plan) -> tuple[float, float]:
-    """Return the seconds of a step if communication overlaps with computing as far as possible, and if it does not
-    overlap at all."""
+    """Return the two bounds of the step time in seconds: (communication overlaps as far as possible, no overlap)."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None
@@ -262,8 +261,8 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return whether more devices pay: whether steps are `PAYS` times as fast for each doubling since the row
-    before."""
+    """Return a text on whether more devices pay: whether steps are `PAYS` times as fast for each doubling of the
+    devices since the row `before`."""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)

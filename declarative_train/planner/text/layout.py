@@ -37,7 +37,8 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on sharding that is unusual: parameters that stay gathered, gradients of several chunks."""
+    """Return lines on unusual sharding: parameters that stay gathered, gradients that are kept over several
+    accumulation steps."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -51,7 +52,7 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
 
 
 def describe_context(context: ContextPlan, size: int) -> str:
-    """Return which positions each rank of the `context` axis has."""
+    """Return a text with the positions of each rank of the `context` axis."""
     chunk, last = context.length // (2 * size), 2 * size - 1
     return (
         f"{format_count(size, 'rank')} of the context axis share the {context.length} positions of "
@@ -60,8 +61,8 @@ def describe_context(context: ContextPlan, size: int) -> str:
 
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return what the ranks of the axes `tensor` and `expert` divide, and why the rest stays whole; equal layers of
-    numbered copies are one row."""
+    """Return lines on which layers the ranks of `tensor` and `expert` divide, and why others stay whole. Equal layers
+    in the copies of a `repeat` share a line."""
     assert layout.cuts is not None
     cuts, of_experts = layout.cuts, layout.cuts.of_experts
     total = sum(item.num_elements for item in parameters if item.tie is None)
@@ -107,7 +108,7 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return one row for all ranks that do the same: those of one stage, or all."""
+    """Return one line for all ranks that do the same: the ranks of one stage, or all ranks."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
@@ -152,7 +153,7 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
 
 
 def _describe_shared(pipeline: PipelinePlan) -> list[str]:
-    """Return one line for each set of stages with copies of parameters."""
+    """Return one line for each set of stages that have copies of the same parameters."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)
@@ -163,7 +164,7 @@ def _describe_shared(pipeline: PipelinePlan) -> list[str]:
 
 
 def _legend(pipeline: PipelinePlan) -> str:
-    """Return the meaning of the letters in the grid."""
+    """Return a text on the meaning of the letters in the grid."""
     written = "".join(cell for row in pipeline.grid for cell in row)
     first = pipeline.grid[0][0]
     stage, _, number = first.partition("F")
@@ -179,8 +180,8 @@ def _legend(pipeline: PipelinePlan) -> str:
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:
-    """Return the schedule: a row per rank of a pipeline, a column per unit of time. `1F0` is stage 1, forward of
-    microbatch 0."""
+    """Return the schedule as lines: a row per rank of a pipeline, a column per unit of time. `1F0` is stage 1, forward
+    of microbatch 0."""
     ranks = list(range(len(pipeline.grid)))
     shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
     rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]

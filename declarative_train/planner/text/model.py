@@ -1,4 +1,4 @@
-"""Sections and aligned columns for the texts of a plan; tables of its model and parameter settings."""
+"""Titles and aligned columns for the text of a plan; tables of its model and of the settings of its parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 
 
 def section(title: str, lines: Sequence[str]) -> str:
-    """Return a title and its lines below it; "" without lines."""
+    """Return a title with its lines below; "" if there are no lines."""
     return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
 
 
@@ -42,7 +42,7 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """Return a component's type and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
+    """Return a component's type and the fields that are set, as text: `adam lr 0.003 betas [0.9, 0.999]`."""
     fields = (
         f"{key} {value}"
         for key, value in component.items()
@@ -66,7 +66,7 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for copies of a repeat that look the same in the table, where they share one row."""
+    """Return a key that is equal for copies of a `repeat` that look the same in the table and therefore share a row."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -126,7 +126,8 @@ MOST_GROUPS = 24
 
 
 class UpdateGroup(NamedTuple):
-    """Parameters that are updated in the same way. `rule`: the optimizer without `lr` and `weight_decay`."""
+    """Parameters that the optimizer updates in the same way. `rule`: the optimizer's fields without `lr` and
+    `weight_decay`."""
 
     rule: str
     lr: float | None
