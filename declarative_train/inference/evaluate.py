@@ -131,7 +131,7 @@ def _compare(
         return (batch for batch, _ in shares(0, 1))
 
     try:
-        made = (hook(trained.plan, training, evaluated) for hook in hooks("compare_models"))
+        made = (hook(trained.plan, training, evaluation) for hook in hooks("compare_models"))
         return next((each for each in made if each is not None), None)
     except (DataError, UsageError):  # the run's own data are not here, or have changed
         return None

@@ -1,4 +1,4 @@
-"""Work after a step: evaluations, the decisions that follow from them, checkpoints, and the final test sets."""
+"""Work after a step: evaluations, the decisions that depend on them, checkpoints, and the final test sets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class AfterStep:
-    """Evaluations and checkpoints of one session (one start of the program; a resumed run has several). Results of
-    evaluations are stored in the RunState, so that checkpoints contain them."""
+    """Evaluations and checkpoints of one session (a start of the program; a run that is resumed has several). Results
+    of evaluations are stored in the RunState, and with it in checkpoints."""
 
     def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
         self._plan = plan
@@ -36,14 +36,15 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Evaluate every set of `evaluation.sets`, then let packs write events of their own (generated texts)."""
+        """Evaluate every set of `evaluation.sets`, then let packs write events of their own (such as generated
+        texts)."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluate_set(name)
         for write in self._evaluator.writers:
             yield write(self._state.step)
 
     def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
-        """Evaluate one set. `weights_step` is the step of the loaded weights, if they are not the current ones."""
+        """Evaluate one set. `weights_step`: the step of the loaded weights, if it is not the current step."""
         event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
@@ -57,7 +58,7 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return (whether this step is the best so far, whether to stop early), from its evaluations."""
+        """Return (this step is the best so far, the run must stop early), from the evaluations of this step."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -73,9 +74,11 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start a checkpoint of the current step. `wanted`: the run was asked to stop, so a checkpoint is written even
-        if the recipe has none. `ends`: no step follows; then the save is waited for. Otherwise a checkpoint that is due
-        while an earlier save cannot reach its store is left out, so that training continues."""
+        """Start to save a checkpoint of the current step.
+
+        `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
+        even if the recipe has none. `ends`: no step follows, so this waits until the checkpoint is complete. Otherwise,
+        while an earlier save cannot reach its store, checkpoints that are due are skipped and training continues."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -94,9 +97,8 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of the checkpoint that is being written if it is complete; with `wait`, wait for it. Raises
-        the error if it could not be written; that is only a warning if the recipe says so and training continues (not
-        `ends`)."""
+        """Yield the event of a saved checkpoint if the save is complete; with `wait`, wait until it is. Raises the
+        save's error; if the recipe allows it and training continues (not `ends`), the error is only a warning."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:
@@ -121,7 +123,7 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """Evaluate the sets that are used only once, at the end, with the best weights."""
+        """Evaluate the sets that are evaluated only at the end of the run, with the best weights."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return
@@ -142,13 +144,13 @@ class AfterStep:
             yield from self.evaluate_set(name, weights_step=best)
 
     def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
-        """Yield a warning for each final metric that is nan; the training loop already reports loss terms."""
+        """Yield a warning for each final metric that is nan. (The training loop already reports loss terms.)"""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
                 yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Return the latest value under each name, and the step at which each was measured."""
+        """Return ({name: its latest value}, {name: the step of this value})."""
         state, checkpoint = self._state, self._plan.checkpoint
         values, steps = dict(state.values), dict(state.value_steps)
         if checkpoint is not None and state.best_value is not None and state.best_step is not None:

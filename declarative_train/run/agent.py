@@ -1,8 +1,8 @@
-"""Agent of a node: it starts the ranks of each round with torch's elastic launcher, and does what the coordinator
-decides.
+"""Agent of a node: it starts the ranks of each round (one start of all ranks) with torch's elastic launcher, as the
+coordinator decides.
 
-The agent of node 0 holds the coordinator (`lead`); the others reach it through the store (`follow`).
-"""
+The coordinator is part of the agent of node 0 (`lead`); the agents of other nodes communicate with it through a
+key-value store (`follow`)."""
 
 from __future__ import annotations
 
@@ -56,16 +56,17 @@ PAUSE_S = 0.2
 
 
 class HeadLost(Exception):  # noqa: N818 (no failure of this process)
-    """Silence of the head. `why` is a sentence."""
+    """Error: node 0 (the head) no longer answers. `why`: a sentence."""
 
 
 class Refused(Exception):  # noqa: N818 (as above)
-    """Refusal of this agent by the coordinator."""
+    """Error: the coordinator refuses this agent."""
 
 
 class Agent:
-    """Agent of one node. `exchange` passes its status to the coordinator and returns the order, `fetch` returns the
-    assignment of a round. `head` is where the ranks find the store, as this machine reaches it."""
+    """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns the
+    coordinator's order. `fetch`: function that returns the assignment of a round. `head`: address at which the ranks
+    find the store from this machine."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Agent:
         self.watch = StopRequest(on_first=self._stop, on_second=self._kill)
 
     def run(self) -> int:
-        """Take part in rounds until the run is over, and return its exit code. Raises HeadLost."""
+        """Run rounds until the run is over. Return the exit code of the run. Raises HeadLost."""
         while True:
             order = self._look()
             if order.do == "exit":
@@ -99,11 +100,11 @@ class Agent:
                 self._wait()
 
     def code_if_stopped(self) -> int:
-        """Return the exit code of a run that a signal stopped while no ranks worked."""
+        """Return the exit code of a run that a signal stopped while no ranks were running."""
         return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
 
     def _wait(self) -> None:
-        """Wait for another order, and report for what."""
+        """Wait for another order, and print what the agent waits for."""
         number, do = self._order.number, self._order.do
         has_place = self.status.agent in self._order.agents
         reason = "the ranks of other nodes" if has_place else "a place, as a spare node"
@@ -115,7 +116,7 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Exchange status and order, at most every `LOOK_S`."""
+        """Send the status and return the newest order, at most every `LOOK_S`."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -128,12 +129,13 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Take part under a new name: the head may have begun again, and a round before is over."""
+        """Register with the coordinator under a new name, because the head may have been restarted; an unfinished round
+        is over."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 
     def _run_round(self, assignment: Assignment) -> None:
-        """Run this node's ranks of a round, from start to end, and report the end."""
+        """Run this node's ranks in one round from start to end, and report how they ended."""
         job = assignment.job
         self._saves, self.max_restarts = False, job.plan.layout.max_restarts
         for name, value in assignment.taken:
@@ -160,7 +162,8 @@ class Agent:
         self._looked_s = 0.0
 
     def _look_at_round(self) -> None:
-        """Look at the order while the ranks work. Raises RoundEnded if it ends the round, or if the head is lost."""
+        """Check the coordinator's order while the ranks work. Raises RoundEnded if the round must end or the head is
+        lost."""
         ranks = self._ranks
         assert ranks is not None
         try:
@@ -176,13 +179,13 @@ class Agent:
             stop_ranks(ranks)
 
     def _stop(self) -> None:
-        """Ask the ranks to stop, after the first request."""
+        """Handle the first request to stop: ask the ranks to save a checkpoint and exit."""
         if self._ranks is not None:
             print_stopping(self._ranks.job)
             stop_ranks(self._ranks)
 
     def _kill(self) -> None:
-        """Kill the ranks, after the second request."""
+        """Handle the second request to stop: kill the ranks."""
         if self._ranks is not None:
             kill_ranks(self._ranks.scratch)
             if not self._ranks.job.is_hosted:
@@ -190,7 +193,7 @@ class Agent:
 
 
 class Head:
-    """Store of a run on several nodes, which the head opens before it compiles."""
+    """Key-value store of a run on several nodes. Node 0 opens it before it compiles the recipe."""
 
     def __init__(self, listening: socket.socket) -> None:
         from declarative_train.run.rendezvous import LOCALHOST, StoreServer, connect
@@ -209,7 +212,7 @@ class Head:
         self.server.close()
 
     def dismiss(self, code: int) -> None:
-        """Let the other agents exit with this code, because there is no plan."""
+        """Let the agents of the other nodes exit with this code, because the recipe has no plan."""
         put(self.store, "order", Order("exit", code=code))
         deadline_s = time.monotonic() + PARTING_S
         while time.monotonic() < deadline_s:
@@ -220,7 +223,7 @@ class Head:
 
 
 def open_head(seat: Seat) -> Head:
-    """Open the store at the head. Raises RunFailure, for example if the port is in use."""
+    """Open the key-value store on node 0. Raises RunFailure, for example if the port is in use."""
     from declarative_train.run.rendezvous import listen
 
     if not is_own_address(seat.head):
@@ -230,8 +233,7 @@ def open_head(seat: Seat) -> Head:
 
 
 def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -> tuple[int, list[str]]:
-    """Run a plan, as the agent of the only node or of the head. Return its exit code, and lines to print. Raises
-    RunFailure."""
+    """Run a plan as the agent of node 0, or of the only node. Return (exit code, lines to print). Raises RunFailure."""
     from declarative_train.run.rendezvous import LOCALHOST, listen
 
     allow_connections()
@@ -263,8 +265,8 @@ def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -
 
 
 class Link:
-    """Connection of an agent to the head. A thread exchanges status and order, as a call may block for ever if the
-    network is cut."""
+    """Connection of an agent to node 0. A thread sends status and receives orders, since a call may block forever if
+    the network fails."""
 
     def __init__(self, store: Store, status: NodeStatus) -> None:
         self._store, self._status = store, status
@@ -277,8 +279,8 @@ class Link:
         threading.Thread(target=self._work, name="link", daemon=True).start()
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Pass the newest status to the thread, and return the newest order. Raises HeadLost: while ranks work, also
-        if the store answers and the coordinator does not."""
+        """Give the newest status to the thread, and return the newest order. Raises HeadLost if the head does not
+        answer; while ranks work, also if the store answers but the coordinator does not."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:
@@ -295,7 +297,7 @@ class Link:
         return found
 
     def leave(self, status: NodeStatus) -> None:
-        """Let the coordinator know that this agent exits, if the head still answers."""
+        """Report to the coordinator that this agent exits, if the head still answers."""
         self._leaves = True
         if not self._error and time.monotonic() - self._answered_s < LOST_S:
             with suppress(RuntimeError):
@@ -315,7 +317,7 @@ class Link:
 
 
 def follow(seat: Seat) -> int:
-    """Run the ranks of a node that is not the head, and return the exit code. If the head is lost and the run may be
+    """Run the ranks of a node other than node 0. Return the exit code. If the head is lost and the run may be
     restarted, wait until the head is back."""
     allow_connections()
     link: Link | None = None
@@ -355,8 +357,8 @@ def follow(seat: Seat) -> int:
 
 
 def _reach(seat: Seat, watch: StopRequest) -> Store | None:
-    """Return a client of the head's store, or None if a signal came first. Raises RunFailure if the head does not
-    answer in time."""
+    """Return a client of the store on node 0; None if a signal to stop arrives first. Raises RunFailure if node 0 does
+    not answer in time."""
     from declarative_train.run.rendezvous import connect
 
     most_s, why = limit_s("DTRAIN_START_S"), ""

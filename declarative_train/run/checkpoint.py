@@ -1,10 +1,9 @@
-"""Saving of a run's state to a checkpoint, and loading it under any layout.
+"""Saving of a run's state to a checkpoint, and loading under any layout.
 
-Tensors are saved by torch's distributed checkpoint (DCP) under names that all modes share: `model/<parameter or
-buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. Plain numbers of an optimizer and
-the RunState are in the manifest. The tensor files are written by `engine/checkpoints/format.py`, the folders by
-`engine/checkpoints/store.py`.
-"""
+torch's distributed checkpoint (DCP) saves tensors under names that do not depend on the mode: `model/<parameter or
+buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. Numbers of an optimizer and the
+RunState are in the manifest. `engine/checkpoints/format.py` writes the tensor files, `engine/checkpoints/store.py`
+manages the folders."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Content of one checkpoint, as far as this rank writes it. `alone`: it writes all of it. `numbers`: those of the
-    optimizer; ranks that hold the same part of the model as another have none."""
+    """Data of one checkpoint that this rank writes. `alone`: this rank writes the whole checkpoint. `numbers`: numbers
+    of the optimizer; {} if another rank has the same part of the model and writes them."""
 
     step: int
     best_step: int | None
@@ -64,18 +63,17 @@ class Snapshot:
 
 
 class Checkpoints:
-    """Writer and reader of a run's checkpoints. Every rank calls the same methods in the same order.
+    """Writer and reader of a run's checkpoints. Every rank must call the same methods in the same order.
 
-    With `checkpoint.background`, tensors are copied to the host, into memory that is kept for the next save, and a
-    thread writes the copies while training continues, one checkpoint at a time. The threads of all ranks have their own
-    process group, because messages of two threads in one group would be mixed up. torch's `async_save` only covers the
-    tensors, not what follows them (decisions, 25).
-    """
+    With `checkpoint.background`, tensors are copied to host memory, which is kept for the next save, and a thread
+    writes the copies while training continues, one checkpoint at a time. The threads of all ranks have a process group
+    of their own, because messages of two threads in one group would be mixed up. torch's `async_save` covers only the
+    tensors, not what follows them (decisions, 25)."""
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare saving. `before_publishing`: called by rank 0 before a checkpoint becomes visible."""
+        """Prepare saving. `before_publishing`: called by rank 0 before each checkpoint becomes visible."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
@@ -106,14 +104,14 @@ class Checkpoints:
         self._base: list[frozen_base.Record] | None = None
 
     def record_base(self) -> None:
-        """Note the sizes and checksums of the files with frozen weights (below adapters), which checkpoints refer to
-        instead of copying them. Raises RunFailure."""
+        """Read sizes and checksums of the files with frozen weights (of models with adapters); checkpoints refer to
+        these files instead of copying them. Raises RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Start to save; return the path of the new checkpoint. It is complete when `wait` returns; `wait` raises the
-        error if it could not be written. Raises the error of the save before it."""
+        """Start to save. Return the path of the new checkpoint, which is complete after `wait` returns; `wait` raises
+        the error of a failed save. Raises the error of the previous save."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -133,8 +131,8 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Wait for a save to an object store as long as the store answers, and return whether it does not. All ranks
-        call this together and get the same answer."""
+        """Return whether a save to an object store is held up because the store does not answer; while it answers, wait
+        for the save. All ranks must call this together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # a rank may wait in its thread for another one, whose store does not answer
@@ -148,8 +146,8 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return why this rank's current save does not succeed at the moment, if that has not been returned before;
-        else None."""
+        """Return why this rank's current save is not progressing; None if it is, or if the reason was already
+        returned."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -161,19 +159,18 @@ class Checkpoints:
         return self._under_way is not None and not self._under_way.done()
 
     def wait(self) -> None:
-        """Wait until the checkpoint that is being written is complete. Raises the error of the writing thread."""
+        """Wait until the current save is complete. Raises the error of the writing thread."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait for the checkpoint that is being written, up to a time limit: this process is about to exit with a
-        failure."""
+        """Wait for the current save, but not longer than a time limit: this process is about to exit with a failure."""
         if self._under_way is not None:
             wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return what this rank writes; None if another rank writes it."""
+        """Return the data that this rank writes; None if it writes nothing."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
@@ -198,8 +195,8 @@ class Checkpoints:
             self._write(snapshot)
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint. Raises OSError of a disk, CheckpointFailure if a remote store fails, and PeerFailure if
-        another rank cannot write."""
+        """Write a checkpoint. Raises OSError if a disk fails, CheckpointFailure if a remote store fails, and
+        PeerFailure if another rank cannot write."""
         try:
             self._write_all(snapshot)
         except RuntimeError:  # another rank was lost
@@ -245,13 +242,14 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes everything, which requires that every rank holds the whole model. In the
-        background it always does: the time matters less, and one copy on the host is enough."""
+        """Return whether rank 0 writes the whole checkpoint, which is possible only if every rank has the whole model.
+        Saves in the background are then always written by rank 0: their time matters less, and one copy on the host is
+        enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after checking every byte of it: rank 0 reads the manifest and the sizes, and
-        each rank its part of the files. Raises CheckpointFailure on all ranks or on none."""
+        """Return the checkpoint of a step after checking every byte: rank 0 reads the manifest and the sizes, and each
+        rank reads its share of the files. Raises CheckpointFailure on all ranks or on none."""
         return check_together(self.store.path(step), self._groups.reading)
 
     def _read_metadata(self, entry: CheckpointEntry) -> Metadata:
@@ -262,7 +260,7 @@ class Checkpoints:
         return self._read[1]
 
     def load(self, entry: CheckpointEntry) -> RunState:
-        """Load model, optimizer and RunState from a checkpoint whose content was checked by `at` or
+        """Load model, optimizer and RunState from a checkpoint whose content was already checked, by `at` or
         `CheckpointStore.newest`. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
         if self._in_base:  # the base of the checkpoint, even if the recipe now names other files
@@ -276,7 +274,7 @@ class Checkpoints:
         return state
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
-        """Load parameters and buffers only. `with_base`: also frozen weights that the checkpoint refers to."""
+        """Load only parameters and buffers. `with_base`: also the frozen weights to which the checkpoint refers."""
         from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
 
         records = entry.manifest.get("base", [])
@@ -337,8 +335,8 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return the cuts of those tensors that are cut, by key: parameters, their averages, and state of their
-        shape."""
+        """Return {key: this rank's part} for those tensors that an axis divides: parameters, their averages, and
+        optimizer state of the same shape."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -374,8 +372,8 @@ class Checkpoints:
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return copies of this rank's part of each tensor in host memory. `buffers`: the copies of the last save, which
-    are reused where they fit, as new memory costs more than the copy. Copies from a GPU are in pinned memory, which is
-    copied at full speed."""
+    are reused where they fit, because allocating memory costs more than copying. Copies from a GPU are in pinned
+    memory, to which copying is fastest."""
     copies: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         source, kept = tensor.detach(), buffers.get(name)
@@ -392,8 +390,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the manifest's entries on what was saved. `shapes`: those of all tensors; the model's
-    are written, so that lint can check them without torch."""
+    """Return the manifest's entries about files, numbers and shapes. Of `shapes`, only those of the model are kept:
+    lint compares them without torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},
@@ -402,7 +400,7 @@ def manifest_of(
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters (a tied one once) and buffers that are saved, as `model/<name>`."""
+    """Return the parameters (a tied one once) and buffers to save, under the keys `model/<name>`."""
     persistent = model.state_dict(keep_vars=True)
     found = {name: item.detach() for name, item in model.named_parameters()}
     found |= {name: item for name, item in model.named_buffers() if name in persistent}
@@ -410,12 +408,12 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
-    """Return the moving averages of the parameters as `ema/<parameter>`, {} if the run has none."""
+    """Return the moving averages of the parameters under the keys `ema/<parameter>`; {} if the run has none."""
     return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
 
 
 def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """Return the optimizer's state: tensors as `optimizer/<parameter>/<entry>`, numbers as `<parameter>/<entry>`."""
+    """Return the optimizer's state: (tensors by `optimizer/<parameter>/<entry>`, numbers by `<parameter>/<entry>`)."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
     for name, word, value in engine.optimizer.state():
@@ -431,8 +429,8 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a zero tensor to load an optimizer entry into. It is sharded and cut like the parameter, if it has its
-    shape."""
+    """Return a zero tensor into which an optimizer entry is loaded. If the entry has the parameter's shape, it is
+    sharded and divided like the parameter."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

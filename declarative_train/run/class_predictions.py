@@ -1,8 +1,8 @@
-"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few samples that are always the same.
+"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few samples, the same in each
+evaluation.
 
-Counts stay on the device until the end of an evaluation and are then summed over the ranks. A rank fills in the samples
-of its own rows and leaves zeros for the others. K samples.
-"""
+Counts stay on the device until the end of an evaluation and are then summed over the ranks. For the chosen samples,
+each rank fills in those among its own rows and has zeros for the others. K samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions; None if no output predicts classes, or the tensorboard sink draws no
+    """Return the collector of predictions; None if no output predicts classes, or the sink tensorboard draws no
     images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
@@ -44,7 +44,7 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
 
 
 class Predictions:
-    """Collector for one evaluation at a time: call `begin`, then `add` for each batch, then `take`. All ranks make the
+    """Collector for one evaluation at a time: call `begin`, `add` for each batch, then `take`. All ranks must make the
     same calls."""
 
     def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
@@ -78,14 +78,14 @@ class Predictions:
             self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """Return the predictions, summed over the ranks. All ranks must call it; it waits for the device."""
+        """Return the predictions of all ranks. All ranks must call it; it waits for the device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1
         return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]
 
 
 class _ClassOutput:
-    """Counts for one output of the model that predicts a class, or a single yes or no."""
+    """Counts for one output of the model that predicts a class or a single yes/no."""
 
     def __init__(self, one: Meaning, device: torch.device) -> None:
         self._one, self._device = one, device
@@ -139,8 +139,8 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Return the counts and the predictions for the chosen samples. `about`: (set, step). `is_named`: the model has
-        several such outputs."""
+        """Return the counts and the predictions for the samples `wanted`. `about`: (set, step). `is_named`: the model
+        has several such outputs, so the event names the target."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []
@@ -166,14 +166,15 @@ class _ClassOutput:
 
 
 def _num_classes(one: Meaning) -> int:
-    """Return the number of classes of an output, 0 if it predicts numbers or several yes/no values."""
+    """Return the number of classes of an output; 0 if it predicts numbers or several yes/no values."""
     if one.kind == "class":
         return len(one.classes)
     return 2 if one.kind == "yes_no" and int(np.prod(one.items)) == 1 else 0
 
 
 def _picture_field(plan: Plan) -> FieldSpec | None:
-    """Return the first field that the model reads and that has the shape of an image: (1 or 3, height, width)."""
+    """Return the first field that the model reads and that has the shape of an image, (1 or 3, height, width); None if
+    there is none."""
     read = {edge for graph in (plan.batch_graph, plan.graph) for node in graph.nodes for edge in node.inputs.values()}
     for field in plan.data.fields:
         shape = field.tensor.shape
@@ -197,8 +198,8 @@ def _resize(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
 
 
 def _as_bytes(picture: np.ndarray) -> Picture:
-    """Return the image as bytes, scaled so that its minimum is 0 and its maximum 255; normalised images are visible,
-    too."""
+    """Return an image as bytes, scaled so that its minimum is 0 and its maximum is 255: normalised images become
+    visible too."""
     low, high = float(picture.min()), float(picture.max())
     channels, height, width = picture.shape
     grey = (picture - low) * (255 / (high - low) if high > low else 0)

@@ -1,8 +1,8 @@
-"""Coordinator of a run: which nodes take part, when a round of ranks begins, why it ended, and whether another follows.
+"""Coordinator of a run. It decides which nodes take part, when a round (one start of all ranks) begins, why it ended,
+and whether another round follows.
 
-It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On one
-machine it does the same without other agents. A round ends for all nodes if it ends for one of them.
-"""
+It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On a single
+machine, there are no other agents, and the same code runs. If a round ends on one node, it ends on all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTING_S = 5.0  # for the agents to read that the run is over
 
 @dataclass(slots=True)
 class Seen:
-    """Last status of an agent, and when it last changed."""
+    """Last status of an agent, and the time of its last change."""
 
     status: NodeStatus
     changed_s: float
@@ -51,7 +51,8 @@ class Seen:
 
 
 class Coordinator:
-    """Decisions of node 0. `store` is None if there is no other node. `ends` has the lines to print at the end."""
+    """Decisions of node 0. `store`: the key-value store; None on a single node. `ends`: the lines to print at the
+    end."""
 
     def __init__(self, session: Session, store: Store | None = None) -> None:
         self._session, self._store = session, store
@@ -73,7 +74,7 @@ class Coordinator:
         self.lines: list[str] = []
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Take the status of this node's agent and return the newest order."""
+        """Process the status of node 0's agent. Return the newest order."""
         now_s = time.monotonic()
         self._seen[status.node] = Seen(status, now_s, self._begun_s)
         if self._store is not None:
@@ -91,7 +92,7 @@ class Coordinator:
         return self._order
 
     def part(self) -> None:
-        """Wait until the other agents that answer have read that the run is over."""
+        """Wait until all other agents that still answer have read that the run is over."""
         deadline_s = time.monotonic() + PARTING_S
         while self._store is not None and (now_s := time.monotonic()) < deadline_s:
             self._read_others(now_s)
@@ -100,7 +101,7 @@ class Coordinator:
             time.sleep(LOOK_S)
 
     def finish(self, code: int, lines: Sequence[str] = ()) -> None:
-        """End the run for all agents."""
+        """Let all agents exit with this code. `lines`: text to print at the end."""
         self._state, self.lines = "over", list(lines)
         self._send(Order("exit", self._number, code=code))
 
@@ -128,7 +129,7 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Take a new agent. A node that was started again has its place; only that of the head is not free."""
+        """Register a new agent. A node that was restarted gets its place back; the place of node 0 is never free."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
@@ -142,7 +143,7 @@ class Coordinator:
         self._seen[status.node] = Seen(status, now_s, now_s)
 
     def _present(self, now_s: float) -> list[Seen]:
-        """Return the agents that answer, by the number of their node."""
+        """Return the agents that answer, sorted by the number of their node."""
         return [
             seen
             for _, seen in sorted(self._seen.items())
@@ -150,7 +151,7 @@ class Coordinator:
         ]
 
     def _gather(self, now_s: float) -> None:
-        """Begin a round if enough nodes are there. Of a range, wait a moment for more."""
+        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, wait a moment for more."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -198,7 +199,7 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return the ends of this round on the nodes that reported one."""
+        """Return {node: how this round ended there} for the nodes that have reported it."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)
@@ -209,7 +210,7 @@ class Coordinator:
         return found
 
     def _watch(self, now_s: float) -> None:
-        """End the round if it ended on a node, or if a node is lost."""
+        """End the round on all nodes if it ended on one node or if a node is lost."""
         results = self._results()
         if len(results) == len(self._places):
             self._decide(results)
@@ -230,8 +231,9 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round if its ranks make no progress: after a time that is much for this run if the run may be
-        restarted and a process does not run, else shortly before collectives give up. Until then, warn once."""
+        """End the round if its ranks make no progress. If the run may be restarted and a process is stopped, this is
+        after a time that is long for this run; otherwise shortly before collectives reach their time limit. Before
+        that, warn once."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:
@@ -254,7 +256,7 @@ class Coordinator:
             say([f"dtrain: warning: {describe_stuck(self._paces, nodes)}"])
 
     def _report_stragglers(self) -> None:
-        """Print each change of the ranks that are slower than the others, and keep them for `dtrain status`."""
+        """Print each change of the set of slow ranks, and keep the set for `dtrain status`."""
         if changes := self._stragglers.find_changes(self._paces, self._nodes_of_ranks()):
             say(f"dtrain: warning: {change}" for change in changes)
             self._write_stragglers()
@@ -270,14 +272,14 @@ class Coordinator:
                 path.unlink(missing_ok=True)
 
     def _nodes_of_ranks(self) -> dict[int, str]:
-        """Return the node of each rank in words, {} if there is one node."""
+        """Return {rank: its node as text}; {} if there is one node."""
         assert self._job is not None
         if len(self._places) == 1:
             return {}
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether more nodes are there than the round has, and the run can use them."""
+        """Return whether more nodes are present than the round uses, and the recipe allows them."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -286,18 +288,18 @@ class Coordinator:
         )
 
     def _order_save(self) -> None:
-        """End the round with a checkpoint, after which another one has more nodes."""
+        """Order the ranks to save a checkpoint and end the round; the next round has more nodes."""
         if self._order.do == "run":
             say(["dtrain: another node is there: the run continues with it after a checkpoint"])
             self._send(replace(self._order, do="save"))
 
     @property
     def _asked_by(self) -> int | None:
-        """Return the signal that asked an agent to stop."""
+        """Return the signal by which an agent was asked to stop; None if there was none."""
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return the sentence on a node that is lost, else None."""
+        """Return a sentence on a node that no longer answers; None if all answer."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"
@@ -313,7 +315,7 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Decide when all nodes that answer have ended their ranks."""
+        """Decide what follows, once the ranks of all nodes that answer have ended."""
         results = self._results()
         going = [
             place
@@ -326,7 +328,7 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """Finish, or wait for the nodes of the next round."""
+        """End the run, or wait for the nodes of the next round."""
         assert self._job is not None
         of_rank_0 = results.get(self._places[0])
         codes = [result.code for result in results.values()]
@@ -346,7 +348,7 @@ class Coordinator:
         self._state, self._since_s = "waiting", time.monotonic()
 
     def _merge(self, results: dict[Place, NodeResult]) -> NodeResult:
-        """Return one result of all nodes. With several nodes, a failure names its own."""
+        """Return the results of all nodes as one. With several nodes, the message of a failure names its node."""
         assert self._job is not None
         failures: list[Failure] = []
         for place, result in results.items():
@@ -359,7 +361,8 @@ class Coordinator:
 
 
 def names_culprit(result: NodeResult) -> bool:
-    """Return whether a node reports more than lost peers: a failure of its own, or a rank that was killed."""
+    """Return whether a node reports the cause of a failure: an error of its own or a rank that was killed, and not only
+    lost connections."""
     return any(not failure.is_peer_loss for failure in result.failures) or any(
         code < 0 for code in result.deaths.values()
     )

@@ -30,12 +30,12 @@ _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apa
 
 
 def nan_message(metric: str) -> str:
-    """Return a sentence that says why a metric is nan."""
+    """Return a sentence on why a metric is nan."""
     return f"{metric} is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
 
 
 class EvaluableModel(Protocol):
-    """Interface of a model that can be evaluated: an `Engine`, or a trained model outside of a run."""
+    """Interface of a model that can be evaluated: an `Engine`, or a trained model outside a run."""
 
     @property
     def device(self) -> torch.device: ...
@@ -55,9 +55,9 @@ class EvaluableModel(Protocol):
 
 
 class Evaluator:
-    """Evaluator of a plan's sets. `batches(set)` yields this rank's part of a set, equally many batches on every rank
-    (padded with weight 0). `watched` collects predicted classes; those of the last evaluation are in
-    `class_predictions`. `writers`: functions of packs that write an event at a step (generated texts)."""
+    """Evaluator of a plan's sets. `batches(set)` yields this rank's batches of a set, equally many on every rank
+    (padded with weight 0). `watched` collects predicted classes; `class_predictions` has those of the last evaluation.
+    `writers`: functions of packs, each of which may return an event at a step (generated texts)."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Evaluator:
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
     def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
-        """Evaluate one set; return the result and notices. All ranks must call this together, between two steps.
-        Afterwards the engine is in training mode again."""
+        """Evaluate one set. Return the result, and notices. All ranks must call this together, between two steps; the
+        engine is in training mode afterwards."""
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)
@@ -123,7 +123,7 @@ class Evaluator:
         return done, [*notices, *self._find_nan(name, metrics)]
 
     def _find_out_of_bounds(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term whose value its loss cannot have (below 0), once per set."""
+        """Return a notice for each loss term with an impossible value (below 0), once per set."""
         notices = []
         for term, value in enumerate(terms):
             why = out_of_bounds(self._engine.objective, term, value, f"on `{name}`")
@@ -133,7 +133,7 @@ class Evaluator:
         return notices
 
     def _find_empty(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term without a valid item (all masked or ignored), once per set."""
+        """Return a notice for each loss term without valid items (all are masked or ignored), once per set."""
         found = {(name, term) for term, value in enumerate(terms) if value is None} - self._reported_empty
         self._reported_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
@@ -145,7 +145,7 @@ class Evaluator:
         return [nan_message(metric) for metric in sorted(found)]
 
     def _add(self, batch: Batch, totals: torch.Tensor) -> None:
-        """Add sums and counts of one batch to `totals`, on the device."""
+        """Add the sums and counts of one batch to `totals`, on the device."""
         engine = self._engine
         values = engine.forward(batch)
         if values is None:

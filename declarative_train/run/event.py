@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """Layer, field or loss in the drawn graph, named by its path (`layers/0/attn`). `shape`: that of its first output,
+    """Layer, field or loss in the drawn graph, named by its path (`layers/0/attn`). `shape`: shape of its first output,
     with -1 for the batch dimension."""
 
     path: str
@@ -62,7 +62,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Event of a completed step, for the progress bar. It has no value of the device, so the host need not wait."""
+    """Event of a completed step, for the progress bar. It has no values from the device, so the host need not wait."""
 
     step: int
     epoch: int
@@ -70,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
-    """Event of an evaluated set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
+    """Event of the evaluation of one set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
 
     step: int
     epoch: int
@@ -93,7 +93,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class SamplePrediction:
-    """Prediction for one sample. `sample`: its number in the set. `probability`: that of the predicted class."""
+    """Prediction for one sample. `sample`: the sample's number in its set. `probability`: probability of the predicted
+    class."""
 
     sample: int
     target: str
@@ -104,9 +105,10 @@ class SamplePrediction:
 
 @dataclass(frozen=True, slots=True)
 class ClassesPredicted:
-    """Event with a confusion matrix and predictions for a few samples, for drawing; not written to events.jsonl.
-    `name`: the target's, if the model has several. `confusion[i][j]`: number of items of class i that were predicted as
-    class j. `answers`: predictions for the same samples at each evaluation."""
+    """Event with a confusion matrix and predictions for a few samples, for drawing; it is not written to events.jsonl.
+
+    `name`: the target, if the model predicts several. `confusion[i][j]`: the number of items of class i that were
+    predicted as class j. `answers`: predictions for the same samples in each evaluation."""
 
     step: int
     set: str
@@ -119,7 +121,7 @@ class ClassesPredicted:
 
 @dataclass(frozen=True, slots=True)
 class TextsWritten:
-    """Texts that the model generated at an evaluation, one per prompt."""
+    """Event with the texts that the model generated at an evaluation, one per prompt."""
 
     step: int
     prompts: list[str]
@@ -130,7 +132,8 @@ class TextsWritten:
 
 @dataclass(frozen=True, slots=True)
 class EpochDone:
-    """Event of the end of an epoch. `values`: training means over the epoch, and the evaluations at its end."""
+    """Event of the end of an epoch. `values`: training means over the epoch, and results of the evaluations at its
+    end."""
 
     epoch: int
     step: int
@@ -150,8 +153,8 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Event with a message for the user that is not an error, such as the chosen device. `is_warning`: it is printed
-    under --quiet too, because it reports a problem, such as a damaged checkpoint that was skipped."""
+    """Event with a message for the user, such as the chosen device. `is_warning`: it reports a problem, such as a
+    damaged checkpoint that was skipped, and is printed under --quiet too."""
 
     message: str
     time_unix_s: float
@@ -171,7 +174,7 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """Event of the end of a run. `status`: finished, early_stop or stopped (by a signal, the time limit or
+    """Event of the end of a session. `status`: finished, early_stop, or stopped (by a signal, the time limit or
     --max-steps)."""
 
     step: int

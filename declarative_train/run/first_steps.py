@@ -1,7 +1,7 @@
-"""Check of the first steps of a session: gradients that are zero, parameters that stay, a loss that stays.
+"""Check of the first steps of a session: gradients that are zero, parameters that do not change, a loss that does not
+change.
 
-Such a run ends well and learns nothing, or less than it should. Nothing is read from the device before the third step.
-"""
+Such a run ends without an error but learns little or nothing. Nothing is read from the device before the third step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NUM_STEPS = 3
 
 
 class FirstSteps:
-    """Observer of the first three steps. `add` is called after every step, `report` after the third and `final` at the
-    end, by all ranks. Gradients of a step exist until the next one begins."""
+    """Observer of the first three steps. All ranks must call `add` after every step, `report` after the third and
+    `final` at the end. It reads the gradients of a step, which exist until the next step begins."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class FirstSteps:
             ]
 
     def report(self, step: int) -> list[str]:
-        """Return what is wrong after the third step, on all ranks alike; nothing after any other."""
+        """Return messages on what is wrong after the third step, the same on all ranks; [] after any other step."""
         if step != self._last:
             return []
         engine = self._engine
@@ -73,7 +73,8 @@ class FirstSteps:
         return found
 
     def final(self) -> list[str]:
-        """Return whether parameters without a gradient in the first steps had none in the last one either."""
+        """Return a message if parameters without a gradient in the first steps had none in the last step either;
+        otherwise []."""
         if not self._zero:
             return []
         sizes = self._engine.ranks.sum(self._measure()).tolist()
@@ -81,7 +82,8 @@ class FirstSteps:
         return [f"at the end, too, no gradient reached {list_quoted(left)}: they were never trained"] if left else []
 
     def _local(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Return this rank's part of each parameter that has a gradient, and of the gradient."""
+        """Return (name, this rank's part of the parameter, this rank's part of the gradient) for each parameter with a
+        gradient."""
         return [
             (name, _own_part(parameter.detach()), _own_part(parameter.grad))
             for name, parameter in self._engine.optimizer.parameters.items()
@@ -89,7 +91,7 @@ class FirstSteps:
         ]
 
     def _measure(self) -> torch.Tensor:
-        """Return the size of this rank's part of each gradient, 0 if it has none."""
+        """Return the size of this rank's part of each gradient; 0 for a parameter without a gradient."""
         found = torch.zeros_like(self._sizes)
         held = [(self._places[name], gradient) for name, _, gradient in self._local() if name in self._places]
         if held:

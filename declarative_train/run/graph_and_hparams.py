@@ -1,4 +1,4 @@
-"""Model graph and hyper-parameters of a run, which TensorBoard shows."""
+"""Model graph and hyper-parameters of a run, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
-    """Return fields, nodes and losses as nodes of the drawn graph. A block, and each copy of a `repeat`, is a folder in
-    their paths."""
+    """Return fields, nodes and losses as nodes of the drawn graph. In their paths, a block and each copy of a `repeat`
+    is a folder."""
     found: list[GraphNode] = []
     made = {field.name: f"fields/{field.name}" for field in plan.data.fields}
     found += [GraphNode(made[field.name], "field", (), (-1, *field.tensor.shape)) for field in plan.data.fields]
@@ -28,8 +28,8 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph` to `found`, with `prefix` before their paths. Returns the path of the node that
-    computes each output."""
+    """Append the nodes of `graph` to `found`, with `prefix` before their paths. Return {output: path of the node that
+    computes it}."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")
@@ -61,8 +61,8 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the settings of a run, mode and lr first: all of `training`, the vars, and what `--set` or a sweep
-    changed. Values of None are left out."""
+    """Return the settings of a run, mode and lr first: everything in `training`, the vars, and the settings from
+    `--set` or a sweep. Values of None are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)
@@ -77,7 +77,7 @@ def hyperparameters(plan: Plan) -> dict[str, Value]:
 
 
 def tensorboard_name(key: str) -> str:
-    """Return the name of a setting in TensorBoard's table of runs."""
+    """Return the name that a setting has in TensorBoard's table of runs."""
     return _SHORT.get(key, key.removeprefix("training."))
 
 

@@ -1,9 +1,9 @@
-"""Heartbeats: each rank writes how far it is, and its agent passes it on; the coordinator finds ranks that are stuck.
+"""Heartbeats: each rank writes its progress to a file, its agent sends it to the coordinator, and the coordinator finds
+ranks that are stuck.
 
-A rank that hangs cannot report, and the others wait for it in a collective. So a thread of each rank writes the step,
-the collective that was begun last (from torch's flight recorder, which works for gloo and for NCCL) and a count. A
-process that is stopped writes nothing.
-"""
+A rank that hangs cannot report it, and the others wait for it in a collective. So a thread of each rank writes the
+step, the current collective (from torch's flight recorder, which works for gloo and NCCL) and a count. A process that
+is stopped writes nothing."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ NUM_LOOKS = 240  # that its own work is judged by
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Progress of a rank. `count` grows with each batch, `number` with each beat. `collective`: the one in which it
-    waits, if any. `looks`: at training without a save, `busy`: those of them that found it in no collective."""
+    """Progress of a rank. `count` grows with each batch, `number` with each heartbeat. `collective`: the collective in
+    which the rank waits, "" if none. `looks`: number of heartbeats while it trained and did not save; `busy`: how many
+    of these found it in no collective."""
 
     rank: int
     number: int
@@ -53,13 +54,13 @@ class Beat:
 
 
 def record_collectives() -> None:
-    """Let torch record the last collectives of this process; before its process group is made."""
+    """Let torch record the last collectives of this process. Call it before a process group is created."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", RECORDED)
 
 
 def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
-    """Start the thread of this rank, which writes its beats to `scratch`, and to `failures` what it waits for if that
-    takes too long."""
+    """Start the thread that writes this rank's heartbeats to files in `scratch`. If a wait takes too long, it also
+    writes what the rank waits for to `failures`."""
     threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
 
 
@@ -102,7 +103,7 @@ def _read_recorder(*, only_active: bool = False) -> dict[str, Any]:
 
 
 def _collective() -> str:
-    """Return the collective that this rank has begun and not ended, in words, or an empty text."""
+    """Return the collective that this rank has begun and not finished, as text; "" if there is none."""
     if "torch.distributed" not in sys.modules:
         return ""
     entries = [entry for entry in _read_recorder(only_active=True).get("entries", []) if not entry["retired"]]
@@ -115,7 +116,7 @@ def _collective() -> str:
 
 
 def _dump(path: Path, beat: Beat) -> None:
-    """Write where each thread of this process is, and what torch recorded."""
+    """Write the stack of each thread of this process, and the collectives that torch recorded, to a file."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
@@ -126,7 +127,8 @@ def _dump(path: Path, beat: Beat) -> None:
 
 @dataclass(slots=True)
 class Pace:
-    """Pace of a rank, from its beats: since when it is silent or makes no progress, and how long a step takes."""
+    """Pace of a rank, computed from its heartbeats: since when it is silent or makes no progress, and how long a step
+    takes."""
 
     beat: Beat | None = None
     silent_s: float = 0.0
@@ -138,7 +140,7 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # looks and busy ones, until then
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Take the newest beat, which may be the same as before."""
+        """Add the newest heartbeat, which may be the same as the previous one."""
         before = self.beat
         is_new = before is None or before.number != beat.number
         if is_new:
@@ -160,7 +162,8 @@ class Pace:
 
     @property
     def work_s(self) -> float | None:
-        """Time of a step in which the rank did not wait in a collective, None before enough looks."""
+        """Time of a step in seconds during which the rank did not wait in a collective; None before there are enough
+        heartbeats."""
         if not self._looks or not self._steps_s:
             return None
         looks, busy = (last - first for last, first in zip(self._looks[-1], self._looks[0], strict=True))
@@ -168,21 +171,22 @@ class Pace:
 
     @property
     def end_s(self) -> float:
-        """Time without progress after which a run is ended: shortly before its collectives give up."""
+        """Time without progress, in seconds, after which a round is ended: shortly before collectives reach their time
+        limit."""
         limit = limit_s("DTRAIN_TIMEOUT_S")
         return max(0.5 * limit, 0.95 * limit - 2)
 
     @property
     def warn_s(self) -> float:
-        """Time without progress that is much for this run. Its first step may take long."""
+        """Time without progress, in seconds, that is long for this run. (The first step may take long.)"""
         if not self._steps_s:
             return self.end_s
         return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the others wait: those that are silent; else those that wait in no collective; else
-    those that are behind. Empty if none differs."""
+    """Return the ranks for which the others wait: ranks that are silent; if none is, ranks that wait in no collective;
+    if all do, ranks that are behind. [] if no rank differs."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:
@@ -196,12 +200,13 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return the seconds for which all ranks have made no progress, or one has been silent."""
+    """Return the seconds for which all ranks have made no progress or one has been silent."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 
 def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
-    """Return the sentence on ranks that make no progress: which, where, since when, and who waits for them."""
+    """Return a sentence on the ranks that make no progress: which ranks, where, since when, and which ranks wait for
+    them."""
     stuck = find_stuck(paces)
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     idle_s = time_stuck(paces)

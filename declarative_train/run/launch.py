@@ -1,8 +1,7 @@
-"""Start of a plan on this machine: the parent chooses the device, makes the run's folder, starts the ranks, and reports
-how they ended.
+"""Start of a plan on this machine: run it in this process, start ranks as processes, or take part as node 0 of several;
+then report how it ended. (`run/session.py` chooses device, folder and checkpoint.)
 
-Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
-"""
+Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a run: its exit code, its folder (None if it could not be made), and the lines of a failure message, which
-    the caller must print."""
+    """End of a run: its exit code, its folder (None if it could not be created), and the lines of a failure message for
+    the caller to print."""
 
     code: int
     run_dir: Path | None = None
@@ -45,7 +44,7 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """Run a plan as `launch` does, print a failure on standard error, and return the exit code."""
+    """Run a plan as `launch` does, print the message of a failure to standard error, and return the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code
@@ -65,11 +64,13 @@ def launch(
     recompile: Recompile | None = None,
     work: Work | None = None,
 ) -> Outcome:
-    """Run a plan and return how it ended. `resume` is None, `auto`, or a path. `max_steps` ends this session after so
-    many steps. `sinks` replaces the terminal and the plan's sinks. `folder` is the run's folder, instead of a new one
-    below those of its recipe. `seat` and `head` are those of node 0 of several, and
-    `recompile` returns the plan for another number of nodes. `hosted`: the run must not end this
-    process (a notebook), so a second interrupt raises KeyboardInterrupt. `work`: what ranks do instead of training."""
+    """Run a plan and return how it ended.
+
+    `resume`: None, `auto`, or a path. `max_steps`: number of steps after which this session ends. `sinks`: replaces the
+    terminal and the plan's sinks. `hosted`: the run must not end this process (a notebook), so a second interrupt
+    raises KeyboardInterrupt. `folder`: the run's folder, in place of a new one among the runs of the recipe. `seat`,
+    `head`: place and store of node 0, for several nodes. `recompile`: function (number of nodes) -> plan. `work`: what
+    ranks do instead of training."""
     lock = RunLock()
     session: Session | None = None
     try:
@@ -102,7 +103,7 @@ def launch(
 
 
 def check_seat(plan: Plan, seat: Seat | None) -> None:
-    """Raise RunFailure if the plan is for several machines, and this process does not know which of them it is."""
+    """Raise RunFailure if the plan is for several machines and this process does not know which one it is."""
     if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
@@ -111,13 +112,13 @@ def check_seat(plan: Plan, seat: Seat | None) -> None:
 
 
 def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoReturn:
-    """Exit, since no step ended in time after a request to stop."""
+    """Exit this process, because no step ended in time after a request to stop."""
     exit_unsaved(job, late_reason(), loses=context.has_stepped, number=watch.number)
 
 
 def run_here(job: RankJob) -> tuple[int, list[str]]:
-    """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Returns the
-    exit code, and the lines of a failure message."""
+    """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Return
+    (exit code, lines of a failure message)."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     context = FailureContext(0)

@@ -1,5 +1,5 @@
-"""Meeting of ranks that a launcher (torchrun, srun, mpirun) started: key-value stores of torch, through which they
-exchange messages. A rank that waits for others says so."""
+"""Connection of ranks that a launcher (torchrun, srun, mpirun) started: torch's key-value stores, through which they
+exchange messages. A rank that waits for others prints it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two stores: of this attempt, with the devices of all ranks, and of all attempts. Raises RunFailure if the
-    launcher set no address, or if ranks do not start in time.
+    """Return two key-value stores: one for this start of the ranks, which already has the devices of all ranks, and one
+    that lasts over restarts. Raises RunFailure if the launcher set no address or ranks do not start in time.
 
-    torchrun keeps its store when it restarts ranks, so entries of an earlier attempt must not be read. Each process
-    takes a number; rank 0 answers every number with its own one, which identifies the attempt.
-    """
+    torchrun keeps its store when it restarts ranks, so entries of an earlier start must not be read. Each process draws
+    a number; rank 0 answers every number with its own number, which identifies this start."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))
@@ -66,7 +65,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return the store that all ranks can reach: torchrun's own, or one that rank 0 opens here."""
+    """Return a store that all ranks can reach: the one of torchrun, or one that rank 0 opens."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()
@@ -105,8 +104,8 @@ def has_agent_store() -> bool:
 
 @contextmanager
 def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
-    """Print what this process waits for, at growing intervals. Only the first rank of a machine prints, if that is
-    known."""
+    """Print `awaited()`, what this process waits for, at growing intervals within the `with` block. Only the first rank
+    of a machine prints, if it is known which one that is."""
     done, begun_s = threading.Event(), time.monotonic()
 
     def report() -> None:
@@ -129,18 +128,19 @@ def put(store: Any, key: str, value: object) -> None:
 
 
 def take(store: Store, key: str) -> Any:
-    """Wait for a value and return it. Unpickling is safe: only ranks of this run write to the store."""
+    """Wait for a value in the store and return it. It is unpickled, which is safe because only ranks of this run write
+    to the store."""
     return pickle.loads(store.get(key))
 
 
 def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
-    """Wait for several values and return them, by one request."""
+    """Wait for several values and return them, in one request."""
     return [pickle.loads(each) for each in store.multi_get(list(keys))] if keys else []
 
 
 def take_once(store: Store, key: str, host: str) -> Any:
-    """Return a value that all ranks need. One rank of each machine takes it from the store and shows it to the others
-    there, in a file without a name: a plan for a thousand ranks should not leave rank 0 a thousand times."""
+    """Return a value that all ranks need. One rank of each machine reads it from the store and shares it with the
+    others there through an unlinked file: rank 0 need not send a plan a thousand times for a thousand ranks."""
     if store.add(f"{key}/readers/{host}", 1) > 1:
         with suppress(OSError):  # not on Linux, or in another container of the same host name
             return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())

@@ -1,4 +1,4 @@
-"""Means of losses and metrics over the steps between two logging steps (a window), and over an epoch. Values stay on
+"""Means of losses and metrics: over the steps between two logging steps (a window), and over an epoch. Values stay on
 the device until a flush."""
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Terms = list[float | None]  # value of each loss term over a global batch; None:
 
 @dataclass(slots=True)
 class Means:
-    """Running sums, from which means are made. A loss term's mean is over the steps with a valid item of it; each step
-    counts once, with the mean over its global batch. A metric's mean is over rows."""
+    """Running sums for means. The mean of a loss term is over the steps in which it has valid items; each step counts
+    once, with its mean over the global batch. The mean of a metric is over rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add steps one by one, so that the result is the same to the last bit however many steps a call has."""
+        """Add steps one by one, so that the result is bitwise the same however the steps are divided over calls."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
@@ -45,7 +45,7 @@ class Means:
 
     @property
     def is_empty(self) -> bool:
-        """True if there were steps, and none had a valid item (all were masked or ignored)."""
+        """True if steps were added and none had a valid item (all were masked or ignored)."""
         return self.num_steps > 0 and not any(steps for _, steps in self.terms)
 
     def as_json(self) -> dict[str, Any]:
@@ -54,13 +54,13 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """Return the means that `as_json` wrote; those of no steps for an empty mapping."""
+        """Return the Means that `as_json` stored; for an empty mapping, Means without steps."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
 
     def term_means(self, num_terms: int) -> Terms:
-        """Return the mean of each loss term: None if no step had a valid item of it, nan for all if no step was
+        """Return the mean of each loss term: None if no step had valid items for it, nan for all terms if no step was
         finite."""
         if not self.terms:
             return [math.nan] * num_terms
@@ -72,7 +72,7 @@ class Means:
 
 class LossWindow:
     """Losses and metrics of the steps since the last logging step. `add` is called after every step and does not wait
-    for the device; `flush` waits for it."""
+    for the device; `flush` does."""
 
     def __init__(
         self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
@@ -98,18 +98,17 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def exchange(self, votes: Sequence[float]) -> list[float]:
-        """Sum the losses of the steps since the last call over the ranks, and return `votes` summed with them. Waits
-        for the device. All ranks must call it after the same step."""
+        """Sum over the ranks the losses of the steps since the last call, and `votes`; return the summed votes. It
+        waits for the device. All ranks must call it after the same step."""
         summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
         self._summed += summed
         return votes
 
     def flush(self) -> list[str]:
-        """Add the losses and metrics of the steps since the last flush to the means. Return notices: skipped steps,
-        loss terms without a valid item or outside their bounds. All ranks must call it after the same step.
+        """Add losses and metrics of the steps since the last flush to the means. Return notices on skipped steps and on
+        loss terms without valid items or with impossible values. All ranks must call it after the same step.
 
-        Raises NonFiniteLoss, unless the plan has `non_finite: skip`.
-        """
+        Raises NonFiniteLoss for a loss that is nan or infinite, unless the plan has `non_finite: skip`."""
         if not self._steps:
             return []
         engine = self._engine
@@ -139,7 +138,7 @@ class LossWindow:
         return taken
 
     def require_items(self) -> None:
-        """Raise NoValidItem if no step of the epoch had a valid item, so that nothing was learned."""
+        """Raise NoValidItem if no step of the epoch had a valid item: the model learned nothing."""
         if self.epoch.is_empty:
             raise NoValidItem(
                 f"no item was valid in {format_count(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
@@ -149,7 +148,7 @@ class LossWindow:
             )
 
     def _find_empty(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term at its first step without a valid item."""
+        """Return a notice for each loss term when a step has no valid item for it for the first time."""
         if not any(None in values for values in per_step):
             return []
         notices = []
@@ -162,7 +161,7 @@ class LossWindow:
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term at its first value that its loss cannot have."""
+        """Return a notice for each loss term when it has an impossible value (below 0) for the first time."""
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
@@ -174,7 +173,8 @@ class LossWindow:
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
-        """Return a notice for the steps whose loss is not finite. Raises NonFiniteLoss if they are not skipped."""
+        """Return a notice on the steps whose loss is nan or infinite, "" if none is. Raises NonFiniteLoss if such steps
+        are not skipped."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)
@@ -193,8 +193,8 @@ class LossWindow:
         )
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
-        """Return a notice for steps with a finite loss but a nan or infinite gradient. Not with fp16: there such steps
-        are part of finding the loss scale."""
+        """Return a notice on steps with a finite loss but a nan or infinite gradient. With fp16 there is none: such
+        steps belong to the search for the loss scale."""
         flags = [result.finite for result in self._results if result.finite is not None]
         if not flags or self._engine.loss_scale is not None or not all(finite):
             return []
@@ -209,14 +209,15 @@ class LossWindow:
 
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
-    """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
+    """Return the values (steps, L) of the L loss terms over the global batch of each step. It waits for the device
+    once."""
     return sum_over_ranks(engine, results, ())[0]
 
 
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return `compute_terms`, and other numbers summed over all ranks, by the same collective."""
+    """Return (`compute_terms`, `votes` summed over all ranks), with a single collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
@@ -234,7 +235,7 @@ def sum_over_ranks(
 
 
 def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's (steps, L) float64 sums on the device, summed over the chunks of each step. All steps have
+    """Return this rank's sums (steps, L) in float64 on the device, summed over the chunks of each step. All steps have
     equally many chunks."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
@@ -250,13 +251,14 @@ def _add_column(total: float, num_steps: int, values: Sequence[float | None]) ->
 
 
 def no_valid_item(objective: Objective, term: int) -> str:
-    """Return the beginning of a message that a loss term has no valid item."""
+    """Return the beginning of a message on a loss term without valid items."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index excludes every target)"
 
 
 def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
-    """Return a notice if the value of a loss term is one that its loss cannot have. `at`: when, such as `at step 3`."""
+    """Return a notice if the value of a loss term is impossible for its loss; otherwise None. `at`: when, as text (`at
+    step 3`)."""
     least, most = objective.bounds[term]
     if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
         return None

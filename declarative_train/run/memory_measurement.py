@@ -23,7 +23,7 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 class MemoryMeasurement:
     """Runner of steps that measures the memory of one of them: on the CPU by counting live tensors (a few milliseconds,
-    once), on a GPU by torch's allocator statistics. Compiled steps on the CPU cannot be measured."""
+    once), on a GPU by torch's allocator statistics. It does not measure compiled steps on the CPU."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -48,8 +48,8 @@ class MemoryMeasurement:
         return result
 
     def report(self, number: int) -> MemoryMeasured | None:
-        """Return the peaks of all ranks after the measured step, None after any other. All ranks must call it after
-        the same steps."""
+        """Return the peaks of all ranks after the measured step; None after any other step. All ranks must call it
+        after the same steps."""
         if number != self._at:
             return None
         engine = self._engine
@@ -61,8 +61,8 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return the predicted bytes of a step of a rank, without the parameters, which exist before it. 0 if the plan has
-    no prediction."""
+    """Return the predicted peak of a rank in a step without the bytes of the parameters, which exist before the step; 0
+    if the plan has no prediction."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
@@ -71,8 +71,7 @@ def bytes_without_parameters(plan: Plan, rank: int) -> int:
 
 
 def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
-    """Return the plan with the actual bytes of the training set on the device; before, the plan could only estimate
-    whether the set stays there."""
+    """Return the plan with the actual bytes of the training set on the device in place of the plan's estimate."""
     rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
     if estimate is not None and plan.memory:

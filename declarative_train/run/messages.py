@@ -1,11 +1,10 @@
-"""Messages between the agents of nodes and the coordinator, through the store. Each is a whole state, so that one that
-is lost or read twice does no harm.
+"""Messages between the agents of nodes and the coordinator, through the key-value store. Each message is a whole state,
+so that a lost or repeated one does no harm.
 
-    status/<agent>    NodeStatus of an agent, written at every look
+    status/<agent>    NodeStatus of an agent, written in every exchange
     order             Order to all agents
     round/<number>    Assignment of a round
-    hello             number of agents that have begun; agent k writes its name to hello/<k>
-"""
+    hello             number of agents that have begun; agent k writes its name to hello/<k>"""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """End of a round on one node: the exit code of its ranks, or None and why there is none. `deaths` are the exit
-    codes of ranks that failed; `late` is why ranks that were asked to stop did not save."""
+    """End of a round on one node: the exit code of its ranks, or None and the reason. `deaths`: exit codes of the ranks
+    that failed, by rank; `late`: why ranks that were asked to stop did not save."""
 
     code: int | None
     deaths: dict[int, int]
@@ -33,9 +32,9 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of an agent. `beat` grows with every look; `run` is the folder of the run in whose last round it took part;
-    `round` is the number of that round, and `result` its end on this node, None while its ranks work. `asked_by`:
-    the signal that asked it to stop. `beats`: the newest ones of its ranks. `has_left`: it exits."""
+    """State of an agent. `beat`: number of the exchange. `run`: the folder of the run of the agent's last round;
+    `round`: the number of this round; `result`: how it ended on this node, None while ranks work. `asked_by`: the
+    signal that asked the agent to stop. `beats`: the newest heartbeats of its ranks. `has_left`: the agent exits."""
 
     agent: str
     node: int
@@ -52,8 +51,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Decision for all agents. `wait` for `awaited`; `run` the round `number`, if this agent is among `agents`; `save`:
-    stop its ranks with a checkpoint; `end`: kill them; `exit` with `code`. `refused` are reasons for single agents."""
+    """Decision of the coordinator for all agents: `wait` (for `awaited`); `run` round `number`, if the agent is in
+    `agents`; `save`: stop the ranks with a checkpoint; `end`: kill the ranks; `exit` with `code`. `refused`: agents
+    that are refused, each with the reason."""
 
     do: Literal["wait", "run", "save", "end", "exit"]
     number: int = 0
@@ -65,7 +65,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Node that takes part in a round: its agent, number and host."""
+    """Node that takes part in a round: its agent, node number and host."""
 
     agent: str
     node: int
@@ -77,8 +77,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Job of a round and its nodes, in the order of their ranks. `taken` are environment variables that recipes used,
-    with their values."""
+    """Job of a round and its nodes, in the order of their ranks. `taken`: environment variables that the recipe uses,
+    with their values on node 0."""
 
     number: int
     job: RankJob

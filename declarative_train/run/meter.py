@@ -1,4 +1,4 @@
-"""Time, throughput, utilisation and memory between two logging steps, combined into the event StepDone."""
+"""Time, throughput, utilisation and memory between two logging steps, for the event StepDone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_WAIT_S = 10.0
 
 
 class Meter:
-    """Clock of a session. Time inside `pause` (evaluations, checkpoints) does not count as training time."""
+    """Clock of a session. Time in `pause` blocks (evaluations, checkpoints) is not training time."""
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._engine = engine
@@ -50,7 +50,7 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def data_is_there(self, num_rows: int) -> None:
-        """Count a step whose batches have arrived, and the time spent waiting for them."""
+        """Count a step whose batches have arrived, and the time for which it waited for them."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s
@@ -66,7 +66,7 @@ class Meter:
             self._paused_s += time.monotonic() - begun_s
 
     def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
-        """Return the event of a logging step, with speed and waiting time since the last one."""
+        """Return the event of a logging step, with the speed and the waiting time since the previous logging step."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
@@ -91,7 +91,7 @@ class Meter:
         )
 
     def much_waiting(self, workers: int, num_ranks: int) -> str | None:
-        """Return a message if this rank spent much of its time waiting for data, else None."""
+        """Return a message if this rank waited for data for much of its time; otherwise None."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
@@ -100,8 +100,8 @@ class Meter:
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
-        """Return the peak memory. It is read at most every `MEMORY_EVERY_S`, as reading takes half the time of a small
-        step."""
+        """Return the peak memory in bytes. It is read at most every `MEMORY_EVERY_S`, because reading takes half the
+        time of a small step."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
             self._memory_s = now_s
@@ -117,8 +117,8 @@ class Meter:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory of this rank: what torch allocated on its GPU, or on the CPU the resident memory of the
-    process."""
+    """Return the peak memory of this rank in bytes: torch's allocations on its GPU, or on the CPU the resident memory
+    of the process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
@@ -126,7 +126,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """Return the length of the first sequence of token ids that the model reads, None if there is none."""
+    """Return the length of the first sequence of token ids among the model's inputs; None if there is none."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
             return spec.shape[0]
@@ -134,8 +134,8 @@ def tokens_per_sample(plan: Plan) -> int | None:
 
 
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
-    """Return how many samples per second all devices together would train at their peak rate. The MFU of a run is its
-    own rate divided by this. None on the CPU, on an unknown device, and for a model without matrix products."""
+    """Return the samples per second that all devices together would train at their peak rate; the measured rate divided
+    by it is the MFU. None on the CPU, on an unknown device, and for a model without matrix products."""
     peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
         return None
@@ -143,8 +143,8 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return (the plan's estimate, None) if it was made for this device, else ({}, why it cannot be compared). A device
-    that is not in our table is taken for the hardware named in the recipe."""
+    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why not). A
+    device without a row in dtrain's table counts as the hardware that the recipe names."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None
@@ -157,7 +157,7 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the peak operations per second of one device, from its data sheet; None if unknown."""
+    """Return the peak operations per second of one device from its data sheet; None if unknown."""
     if device.type != "cuda":
         return None
     hardware = hardware_of_device(torch.cuda.get_device_name(device))

@@ -1,4 +1,4 @@
-"""Network of this machine: the interface for gloo, and the number of connections that a process may have."""
+"""Network of this machine: the interface that gloo uses, and the number of connections that a process may have."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def choose_interface(head: str | None) -> None:
-    """Set gloo's network interface for this process and its children, unless the user did: the one that leads to
-    `head`, or the loopback if all ranks are on this machine."""
+    """Set gloo's network interface for this process and its children, unless the user set it: the interface through
+    which `head` is reached, or the loopback if all ranks are on this machine (`head` None)."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     name = LOOPBACK if head is None else interface_to(head)
@@ -26,8 +26,8 @@ def choose_interface(head: str | None) -> None:
 
 
 def allow_connections() -> None:
-    """Raise the limit on open files of this process and its children to the largest that the system allows. A rank
-    holds a descriptor or two for each rank that it talks to."""
+    """Raise the limit on open files of this process and its children to the system's maximum. A rank has one or two
+    file descriptors for each rank with which it communicates."""
     try:
         import resource
     except ImportError:  # Windows
@@ -39,9 +39,9 @@ def allow_connections() -> None:
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface that reaches the machine of rank 0, None if unknown. gloo by itself would use the
-    address of this machine's name, which on Debian is 127.0.1.1, where no other machine can connect. Raises RunFailure
-    on rank 0's own machine if `address` is such a local one and several interfaces are possible."""
+    """Return the network interface through which the machine of rank 0 is reached; None if unknown. (gloo itself would
+    use the address of this machine's name; on Debian this is 127.0.1.1, to which no other machine can connect.) On the
+    machine of rank 0, raises RunFailure if `address` is local and several interfaces are possible."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted
@@ -64,8 +64,8 @@ def interface_to(address: str) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an address, or a name, is one of this machine. An unknown name counts as one, and so does that of
-    this machine on Debian: it is 127.0.1.1 here, which is reached from 127.0.0.1."""
+    """Return whether an address or name belongs to this machine. A name that cannot be resolved counts as this
+    machine."""
     own = _own_address_to(address)
     return (
         own is None
@@ -75,7 +75,7 @@ def is_own_address(address: str) -> bool:
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that this machine sends from, None if `address` cannot be reached."""
+    """Return the local address from which this machine reaches `address`; None if it cannot."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -88,7 +88,7 @@ def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
-    """Return the addresses of each interface; empty on systems other than Linux."""
+    """Return {interface: its addresses}; {} on systems other than Linux."""
     if sys.platform != "linux":
         return {}
     import fcntl

@@ -1,10 +1,9 @@
 """Ranks as processes on this machine: torch's elastic launcher starts them; this module watches them and reports
 failures.
 
-Ranks are forked after the imports, which is fast. Where a fork is not safe they are spawned and import everything
-again: on macOS, whose system libraries do not survive a fork, and if this process has used CUDA, which cannot be
-initialised again in a child, or autograd with its threads for devices.
-"""
+Ranks are forked after the imports, which is fast. Where a fork is unsafe they are spawned and import everything again:
+on macOS, whose system libraries do not survive a fork, and if this process has used CUDA or has autograd threads for
+devices, which do not work in a forked child."""
 
 from __future__ import annotations
 
@@ -70,8 +69,8 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """Ranks of one node in a round: global numbers from `first` on, of `num_ranks` in all. They meet in the store at
-    `where`. `scratch` is a folder of this machine, for messages between the ranks and their agent."""
+    """Ranks of one node in a round: global numbers from `first` on, out of `num_ranks`. `where`: address of the store
+    through which they connect. `scratch`: a folder on this machine for messages between the ranks and their agent."""
 
     job: RankJob
     round: int
@@ -86,12 +85,12 @@ class NodeRanks:
 
 
 class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
-    """End of a round that the coordinator decided."""
+    """Signal: the coordinator ended the round."""
 
 
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
-    """Start the ranks of this node and wait for all. Return their exit code, or None and the exit codes of those that
-    failed. `look` is called meanwhile; if it raises RoundEnded, the ranks are killed."""
+    """Start the ranks of this node and wait for all. Return (exit code, {}), or (None, {rank: exit code}) for the ranks
+    that failed. `look` is called repeatedly while they run; if it raises RoundEnded, the ranks are killed."""
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -131,9 +130,9 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 
 def cannot_fork(device_kind: str) -> bool:
-    """Return whether a forked child of this process could not train: because CUDA was used here (by a run, or to count
-    GPUs without NVML or with MIG), or because autograd has started a thread for a device. A forked child tests it, as
-    torch's own record in the parent differs between versions."""
+    """Return whether a forked child of this process could not train, because CUDA was used here (by a run, or to count
+    GPUs without NVML or with MIG) or autograd has started a thread for a device. A forked child tries it, since torch's
+    own record in the parent differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -150,7 +149,7 @@ def cannot_fork(device_kind: str) -> bool:
 
 
 def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | None = None) -> int:
-    """Run one rank in its own process, and return the exit code. A forked child exits by `os._exit` (torch-facts,
+    """Run one rank in its own process. Return the exit code; a forked child exits by `os._exit` instead (torch-facts,
     section 4)."""
     import torch
 
@@ -203,28 +202,29 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
 
 
 def outlive_parent() -> None:
-    """Cancel the SIGINT that torch lets the kernel send when the parent has ended: it would count as a request to stop,
-    and the run would not restart after an agent was killed."""
+    """Cancel the SIGINT that torch lets the kernel send when the parent process exits: it would count as a request to
+    stop, and the run would not be restarted after the agent was killed."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(SET_PARENT_DEATH_SIGNAL, 0)
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit when the parent has ended: no process is left that would start this rank again or end it."""
+    """Exit when the process `parent` has exited, because no process is left that could stop or restart this rank."""
     while os.getppid() == parent:
         time.sleep(0.2)
     exit_process(EXIT_FAILED)
 
 
 def round_store(store: Store, number: int) -> Store:
-    """Return the store of the ranks of a round. Entries of an earlier round must not be read."""
+    """Return the part of the store that belongs to round `number`, so that entries of earlier rounds are not read."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     return PrefixStore(f"ranks/{number}", store)
 
 
 def announce(scratch: Path, rank: int) -> None:
-    """Write this rank's process id to a file that siblings and the parent read. The file is renamed when complete."""
+    """Write this rank's process id to a file for the other ranks and the parent. The file is renamed when it is
+    complete."""
     path = scratch / f"pid_{rank}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
@@ -232,8 +232,8 @@ def announce(scratch: Path, rank: int) -> None:
 
 def join_process_group(device: torch.device, store: Store) -> None:
     """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. NCCL gets its GPU here, so that it
-    connects now and its errors appear here. The time limit is short: with torch's default, ranks would wait half an
-    hour for a lost rank of another machine."""
+    connects now and its errors appear here. The time limit is short: with torch's default, ranks would wait for half an
+    hour for a lost rank on another machine."""
     from torch import distributed
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -251,7 +251,8 @@ def join_process_group(device: torch.device, store: Store) -> None:
 
 
 def is_sibling_gone(scratch: Path, failures: Path) -> bool:
-    """Return whether another rank has failed or exited: a SIGTERM then comes from the launcher, not from the user."""
+    """Return whether another rank of this machine has failed or exited. Then a SIGTERM comes from the launcher, not
+    from the user."""
     return any(failures.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
@@ -260,20 +261,20 @@ def rank_pids(scratch: Path) -> dict[Path, int]:
 
 
 def print_stopping(job: RankJob) -> None:
-    """Print that the run will stop after this step."""
+    """Print that the run will stop after the current step."""
     if not job.is_quiet:
         text = "dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once"
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
 def stop_ranks(ranks: NodeRanks) -> None:
-    """Ask the ranks of this node to stop with a checkpoint."""
+    """Ask the ranks of this node to save a checkpoint and exit."""
     threading.Thread(target=ask_ranks, args=(ranks.scratch, ranks.num_local), daemon=True).start()
 
 
 def ask_ranks(scratch: Path, num_ranks: int) -> None:
-    """Send SIGTERM to all ranks, also to those that are still being started. A rank that does not confirm it is killed,
-    as its interpreter hangs."""
+    """Send SIGTERM to all ranks, also to those that are still starting. A rank that does not confirm the signal is
+    killed, because its interpreter hangs."""
     asked: dict[Path, int] = {}
     deadline = time.monotonic() + START_S
     while len(asked) < num_ranks and time.monotonic() < deadline:
@@ -308,34 +309,34 @@ def exit_unsaved(job: RankJob, how: str, *, loses: bool = True, number: int | No
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines on standard error, without secrets and control characters."""
+    """Print lines on standard error, with secrets masked and without control characters."""
     for line in lines:
         print(in_lines(masked(line)), file=sys.stderr)
 
 
 def unsaved_message(how: str, *, loses: bool = True) -> str:
-    """Return the message of a run that was asked to stop and ends in the middle of a step. `loses`: it has made steps
-    since it was started."""
+    """Return the message of a run that was asked to stop and ended during a step. `loses`: steps made since the start
+    are lost."""
     lost = ": the last steps are in no checkpoint" if loses else ", before the first step: nothing is lost"
     return f"dtrain: stopped {how}{lost}"
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
-    """Write a file that tells the parent that this rank received the request to stop."""
+    """Write a file by which the parent sees that this rank received the request to stop."""
     with suppress(OSError):
         (scratch / f"heard_{rank}").touch()
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Write, for the parent to print, why this rank exits in the middle of a step, and exit."""
+    """Exit in the middle of a step. Before, write the reason to a file, which the parent prints."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))
 
 
 def read_outcome(scratch: Path) -> int | None:
-    """Return the exit code that rank 0 wrote when it was done, else None. It is valid even if the launcher was stopped
-    afterwards."""
+    """Return the exit code that rank 0 wrote at its end; None if it wrote none. The code is valid even if the launcher
+    was stopped afterwards."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):
@@ -343,8 +344,8 @@ def read_outcome(scratch: Path) -> int | None:
 
 
 def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: int | None) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of one message: the rank that caused the failure, and where. `reason` is why
-    the coordinator ended the round, if it did; `asked_by`: the signal that asked the run to stop, if one did."""
+    """Return (exit code, lines of one message): which rank caused the failure, and where. `reason`: why the coordinator
+    ended the round, "" if it did not; `asked_by`: the signal that asked the run to stop, or None."""
     num_ranks = len(job.plan.layout.ranks)
     failures, deaths = result.failures, result.deaths
     culprits = [failure for failure in failures if not failure.is_peer_loss]
@@ -382,8 +383,8 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return the line that names the last complete checkpoint and the command that resumes from it. If the store cannot
-    be reached, it is the last one that the run saved there."""
+    """Return lines with the last complete checkpoint and the command that resumes from it. If the store cannot be
+    reached, it is the last checkpoint that the run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events
@@ -409,8 +410,9 @@ def _describe_signal(number: int) -> str:
 
 
 def silence_loggers() -> None:
-    """Silence the launcher's loggers, which would print every failure a second time, and its warning that stderr is not
-    a file (as in notebooks and under pytest). If warnings are errors, that one would prevent ranks from starting."""
+    """Silence the loggers of torch's launcher, which would print every failure a second time, and its warning that
+    stderr is not a file (as in notebooks and under pytest). If warnings are errors, this warning would prevent ranks
+    from starting."""
     warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):

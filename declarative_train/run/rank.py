@@ -60,8 +60,9 @@ class FailureContext:
 
 
 def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run one rank and return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. Initialise
-    the process group, if there is one, before. `asked` returns whether this process received a signal to stop."""
+    """Run one rank. Return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. The process
+    group, if there is one, must already be initialised. `asked`: function that returns whether this process received a
+    signal to stop."""
     plan = job.plan
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
@@ -149,8 +150,8 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, and set `context.step`, which failure messages name. Loading a step's data
-    belongs to it, and the evaluations and checkpoints after it."""
+    """Yield the batches of each step, and set `context.step`, which failure messages name, before they are loaded.
+    Errors in evaluations and checkpoints after a step are attributed to it."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
@@ -162,7 +163,7 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
 def evaluation_batches(
     plan: Plan, engine: Engine, sets: Mapping[str, SampleSet], context: FailureContext
 ) -> Callable[[str], Iterable[Batch]]:
-    """Return a function (name of a set) -> this rank's batches of it."""
+    """Return a function (name of a set) -> this rank's batches of the set."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation
@@ -207,7 +208,7 @@ def run_started(job: RankJob, engine: Engine, first_step: int) -> RunStarted:
 
 @contextmanager
 def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
-    """Set torch's global settings for a run: memory, kernels and dtypes."""
+    """Set torch's global settings (memory, kernels, dtypes) for a run within the `with` block."""
     if device.type == "cuda":
         bind_to_gpu(device)
     else:

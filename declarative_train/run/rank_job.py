@@ -1,4 +1,4 @@
-"""Job of a rank: the plan and the settings that the parent process passes to every rank."""
+"""Job of a rank: the plan and the settings that the parent process sends to every rank."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Work = Callable[["RankJob", Any, Callable[[], bool]], int]  # as `run_rank` of r
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Plan and settings for one rank. They can be pickled, because ranks may be spawned. `sinks` is called by rank 0
-    with the run's folder. `device_index`: this rank's GPU, if it is not that of the plan. `is_hosted`: the run is
-    inside a process of the user (a notebook, a script), which must not be ended. `work`: what a rank does instead of
-    training; it gets the arguments of `run_rank`, and returns the exit code."""
+    """Plan and settings for one rank; they can be pickled, since ranks may be spawned. `sinks`: function that rank 0
+    calls with the run's folder. `device_index`: number of this rank's GPU, if it differs from the plan. `is_hosted`:
+    the run is inside a process of the user (a notebook, a script), which must not be ended. `work`: function to call
+    instead of training, with the arguments of `run_rank`; it returns the exit code."""
 
     plan: Plan
     device_kind: str
@@ -54,7 +54,8 @@ class RankJob:
 def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
-    """Return a function that opens the sinks that every run has, the `chosen` ones, and those of plugins."""
+    """Return a function (run's folder) -> opened sinks: those of every run, the sinks `chosen` by the recipe, and those
+    of plugins."""
     return partial(_open_all, quiet, chosen, plugins or {})
 
 
@@ -70,8 +71,8 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
 
 
 def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """Return a plugin's sink, opened; if it fails later, the run continues without it. Raises RunFailure if it cannot
-    be opened."""
+    """Return the opened sink of a plugin. If it fails later, the run continues without it. Raises RunFailure if it
+    cannot be opened."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:
@@ -81,13 +82,13 @@ def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mappi
 
 
 def check_sinks(plan: Plan) -> None:
-    """Raise RunFailure if a sink of the plan lacks a package or a key."""
+    """Raise RunFailure if a sink of the plan needs a package or a key that is missing."""
     for sentence in sink_problems(plan.logging.sinks):
         raise RunFailure(sentence)
 
 
 def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created: otherwise the first
+    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created. Otherwise the first
     save would fail, hours later."""
     folder = local_path(job.place.checkpoints)
     if job.plan.checkpoint is None or host == hosts[0] or folder is None:

@@ -1,9 +1,8 @@
-"""Numbers of the first step, rank by rank, computed in this process: the rows of each data-parallel rank, its outputs,
-its loss, its gradients, and the update that follows from all of them.
+"""Simulated first step, rank by rank, in this process: the rows of each data-parallel rank, its outputs, loss and
+gradients, and the update that all of them give together.
 
-The parts of a rank's step are those of the engine, and so are start values and rows. Only the batch is smaller (a few
-rows for each rank) and nothing is sent.
-"""
+It uses the engine's code for the parts of a step, and the run's own start values and rows. Only the batch is smaller (a
+few rows per rank), and nothing is sent."""
 
 from __future__ import annotations
 
@@ -38,15 +37,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankPart:
-    """Part of a step that one data-parallel rank computes.
+    """Part of the step that one data-parallel rank computes.
 
     samples    numbers of its samples in the training set
-    fields     values of its rows (B, ...) by field
-    values     outputs of the model, and what stages of a pipeline send, (B, ...) by name
-    returned   gradient of each of `values` that has one
-    loss       mean loss of its rows; in `dp` their part of the loss of the batch
-    gradients  of the `shown` parameters
-    """
+    fields     values (B, ...) of its rows, by field
+    values     values (B, ...) by name: outputs of the model, and values that pipeline stages send
+    returned   the gradient of each of `values` that has one
+    loss       mean loss of its rows; in `dp`, what these rows add to the loss of the batch
+    gradients  of the parameters in `RankedStep.shown`"""
 
     samples: Sequence[int]
     fields: Tensors
@@ -58,13 +56,12 @@ class RankPart:
 
 @dataclass(frozen=True)
 class RankedStep:
-    """First step of a plan with `rows` rows for each data-parallel rank.
+    """First step of a plan, with `rows` rows for each data-parallel rank.
 
-    shown       names of the parameters whose numbers are kept
-    gradients   after they are combined, and clipped if the recipe clips
-    norm        of all gradients, before clipping
-    lr          learning rates of the step, in words
-    """
+    shown       names of the parameters whose gradients are kept
+    gradients   of the shown parameters, after all ranks are combined and clipped as the recipe says
+    norm        of the gradients of all parameters, before clipping
+    lr          learning rates of the step, as text"""
 
     rows: int
     parts: Sequence[RankPart]
@@ -77,14 +74,14 @@ class RankedStep:
     after: Tensors
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
-        """Return the sum or the mean of a shown gradient over the ranks, before clipping."""
+        """Return the sum or the mean over the ranks of the gradient of a shown parameter, before clipping."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 
 
 def compute_ranked_step(plan: Plan) -> RankedStep:
-    """Return the numbers of the first step in float32 on the CPU. Raises RunFailure, DataError, SourceError,
-    BadSampleError."""
+    """Compute the first step in float32 on the CPU: rows, outputs, losses, gradients and update. Raises RunFailure,
+    DataError, SourceError, BadSampleError."""
     num_parts = plan.batch.data_parallel_size
     rows = max(1, min(ROWS, plan.batch.global_batch_size // num_parts))
     plan = as_run(_shrink(plan, rows))
@@ -131,8 +128,8 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return the plan with a batch of `rows` rows for each data-parallel rank, each part a chunk of one process, and
-    with a graph that gives what stages of a pipeline send."""
+    """Return the plan with `rows` rows per data-parallel rank, whose rows are one accumulation step of a single
+    process. The values that pipeline stages send are outputs of its graph."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,
@@ -155,7 +152,7 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the first and the last trained parameter; in a pipeline the last one of each stage."""
+    """Return the first and the last trained parameter; in a pipeline, the last one of each stage."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))
@@ -167,7 +164,7 @@ def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> li
 
 
 class _Call:
-    """Call of the model that keeps its outputs and their gradients."""
+    """Callable that runs the model and keeps its outputs and their gradients."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self._model, self._names = model, names

@@ -1,9 +1,9 @@
-"""Rendezvous of ranks: torch's TCPStore, served by a process of its own, and the handler for torch's elastic launcher.
+"""Rendezvous of ranks: a TCPStore of torch, served by a process of its own, and the handler with which torch's elastic
+launcher uses it.
 
-The agents of all nodes agree through that store who takes part in a round (`run/coordinator.py`). For torch's launcher
-each node is alone: its own barriers between nodes would wait minutes for one that is lost. Of torch's backends, `c10d`
-waits for keys of the round before if a node is replaced, and `static` admits no node again.
-"""
+Through this store the agents of all nodes agree who takes part in a round (`run/coordinator.py`). For torch's launcher
+each node is alone, because its own barriers between nodes would wait for minutes for a lost node. Of torch's backends,
+`c10d` waits for keys of the previous round if a node is replaced, and `static` admits no node a second time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ PARENT_S = 0.1
 
 
 def listen(address: str, port: int, key: str) -> socket.socket:
-    """Return a socket that listens for other ranks or nodes, only on the loopback if `address` is on it: the store has
-    no authentication. `key` is where the user set the port. Raises RunFailure."""
+    """Return a socket that listens for other ranks or nodes; only on the loopback if `address` is on it, since the
+    store has no authentication. `key`: where the user set the port, for the message. Raises RunFailure."""
     try:
         if address == "localhost" or address.startswith("127."):
             return socket.create_server((address, port), backlog=4096)
@@ -57,11 +57,10 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 
 
 class StoreServer:
-    """Server of a TCPStore, which ends with this process or at the end of the `with` block.
+    """Process that serves a TCPStore. It exits with this process or at the end of the `with` block.
 
-    A server in the process that forks the ranks would be a danger: its thread resolves the name of each peer under a
-    lock of glibc, which a fork does not reset. Where this process must not fork, its ranks are spawned.
-    """
+    Serving in the process that forks the ranks would be dangerous: the server's thread resolves names of peers under a
+    lock of glibc, which stays locked in a forked child. Where this process must not fork, its ranks are spawned."""
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]
@@ -103,7 +102,7 @@ def _serve(listening: socket.socket) -> TCPStore:
 
 
 def _serve_for(listening: socket.socket, parent: int) -> None:
-    """Serve until the parent has ended. Requests to stop are for the parent."""
+    """Serve until the process `parent` has exited. Signals to stop are ignored here; the parent handles them."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -113,12 +112,12 @@ def _serve_for(listening: socket.socket, parent: int) -> None:
 
 
 def connect(address: str, port: int) -> TCPStore:
-    """Return a client of a store that is being served."""
+    """Return a client of an existing store."""
     return TCPStore(address, port, None, False, timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S")))
 
 
 def connect_from_environment() -> TCPStore:
-    """Return a client of the store whose address torch's launcher passed to this rank."""
+    """Return a client of the store whose address torch's launcher set in this rank's environment."""
     return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
 
@@ -129,8 +128,9 @@ def launch_config(
     where: tuple[str, int],
     look: Callable[[], None] = lambda: None,
 ) -> LaunchConfig:
-    """Return the settings of torch's launcher. `where` is the address of the store, `look` is called often while the
-    ranks work. The launcher must not handle signals that stop a run, as it would kill ranks that are still saving."""
+    """Return the settings of torch's launcher. `where`: address of the store. `look`: function that is called often
+    while the ranks work. The launcher must not handle signals that stop a run, because it would kill ranks that are
+    still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_handler)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", CLOSING_S)
     return LaunchConfig(
@@ -151,7 +151,7 @@ def launch_config(
 
 
 class NodeRendezvous(RendezvousHandler):
-    """Rendezvous of a single agent, which is complete at once."""
+    """Rendezvous with a single agent; it is complete immediately."""
 
     def __init__(self, where: tuple[str, int], look: Callable[[], None]) -> None:
         self._where, self._look = where, look
@@ -161,7 +161,7 @@ class NodeRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks also exchange their addresses in the store of the agents."""
+        """True: the ranks also use the agents' store to exchange their addresses."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -171,10 +171,10 @@ class NodeRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: for torch there is no other agent."""
+        """Do nothing: for torch's launcher there are no other agents."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 0, after a look at what the coordinator decided, which may end the round by an exception."""
+        """Return 0, after a look at the coordinator's order, which may raise an exception that ends the round."""
         self._look()
         return 0
 

@@ -1,4 +1,4 @@
-"""State of a run that its checkpoints store as JSON, in addition to tensors and the plan."""
+"""State of a run that its checkpoints store as JSON, next to tensors and the plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """State that the training loop needs to resume. `step`: the number of optimizer steps done; epoch and position in
-    the data follow from it.
+    """State that the training loop needs to resume. `step`: the number of completed optimizer steps; epoch and position
+    in the data follow from it.
 
-    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of`: the mode and metric, such as `max
-    validation/accuracy`; `*_step`: the step of the last improvement.
-    """
+    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of`: mode and metric, such as `max
+    validation/accuracy`; `*_step`: the step of the last improvement."""
 
     step: int = 0
     best_of: str | None = None
@@ -34,7 +33,7 @@ class RunState:
 
     def adopt_targets(self, plan: Plan) -> list[str]:
         """Use the metrics that `plan` names for checkpoint.best and early_stop from now on. A best value of another
-        metric or mode is discarded. Returns notices about it."""
+        metric or mode is discarded. Return notices about it."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
@@ -54,7 +53,7 @@ class RunState:
         return notices
 
     def as_json(self) -> dict[str, Any]:
-        """Return the state as JSON values; nan and inf become strings, as JSON lacks them."""
+        """Return the state in the types of JSON; nan and inf become strings."""
         return {name: _encode(value) for name, value in asdict(self).items()}
 
     @classmethod
@@ -63,7 +62,8 @@ class RunState:
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:
-    """Return whether `value` is better than the best so far (None: there is none). nan is never better."""
+    """Return whether `value` is better than `than`, the best so far; None: there is none yet. nan is never better.
+    `mode`: min or max."""
     if value != value:
         return False
     return than is None or (value > than if mode == "max" else value < than)

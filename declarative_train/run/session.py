@@ -1,4 +1,5 @@
-"""Session of a run: its plan, and the job of each round of ranks, which continues from the newest checkpoint."""
+"""Session of a run: its plan, and the choice of device, folder and checkpoint for each round (one start of all ranks).
+A round continues from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ Recompile = Callable[[int], "Plan | None"]
 
 
 class Session:
-    """Settings of one command, and what it did so far. `run_dir` is None before the first job. `recompile` returns the
-    plan for another number of nodes, None if the recipe does not fit it."""
+    """Settings of one command, and its state. `run_dir`: the run's folder, None before the first job. `recompile`:
+    function (number of nodes) -> plan, or None if the recipe does not fit this number."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Session:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes, the largest of a range."""
+        """Number of nodes of the plan; for a range such as `1..4`, its upper end."""
         return self.plan.layout.num_nodes
 
     @property
@@ -66,16 +67,17 @@ class Session:
         return self.num_nodes if least is None or self._recompile is None else least
 
     def is_misfit(self, num_nodes: int) -> bool:
-        """Return whether it is known that no plan is possible for so many nodes."""
+        """Return whether it is already known that there is no plan for this number of nodes."""
         return num_nodes in self._plans and self._plans[num_nodes] is None
 
     def fit(self, num_nodes: int) -> int | None:
-        """Return the largest number of nodes, up to this one, that a plan is possible for. None: there is none."""
+        """Return the largest number of nodes, up to `num_nodes`, for which there is a plan; None if there is none."""
         possible = range(min(num_nodes, self.num_nodes), self.min_nodes - 1, -1)
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for so many nodes. What it was asked for, and how often it may restart, remain."""
+        """Return the plan for this number of nodes. It keeps the range of nodes and the number of restarts of the
+        original plan."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
@@ -107,7 +109,7 @@ class Session:
         )
 
     def _keep_failures(self) -> None:
-        """Rename the reports of a round that failed: those of the next one have the same names."""
+        """Rename the failure reports of a failed round, because those of the next round have the same names."""
         if self.run_dir is not None and (found := self.run_dir / "failures").exists():
             with suppress(OSError):
                 found.rename(found.with_name(f"failures.{len(list(self.run_dir.glob('failures.*'))) + 1}"))
@@ -117,12 +119,13 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue a run whose head was lost, if this session has not begun one."""
+        """Continue the run in `run_dir`, if this session has not begun one: the head was restarted and the run already
+        exists."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether another round follows one that failed. Those without progress are counted."""
+        """Return whether another round follows a failed one. Rounds without progress are counted."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

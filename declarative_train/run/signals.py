@@ -3,10 +3,9 @@
 A terminal sends SIGINT and SIGHUP. Slurm, Kubernetes and other schedulers send SIGTERM, or SIGUSR1 or SIGUSR2 if the
 user chose one of them as the warning before the time limit.
 
-The C-level handler writes the signal's number to a pipe, in whichever thread the kernel chose, and the watching thread
-reads it. So a rank that hangs in a collective still exits when the grace period is over. A checkpoint that is being
-written has its own time limit, because an incomplete one is worthless.
-"""
+The C-level handler writes the signal's number to a pipe, in the thread that the kernel chose, and the watching thread
+reads the pipe. So a rank that hangs in a collective still exits when the time to stop is over. For a checkpoint that is
+being written another time limit applies, because an unfinished checkpoint is worthless."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ LOOK_S = 0.05
 
 
 class Saving:
-    """State of saving, in monotonic seconds: when the checkpoint that is being written was begun (None if there is
-    none), and when the last one was complete."""
+    """State of saving, in monotonic seconds: when the current save began (None if there is none), and when the last one
+    was complete."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None
@@ -55,12 +54,11 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first`   called at the first signal
-    `on_second`  called at the next one (None: ignore it, since a terminal's Ctrl-C reaches a rank twice)
-    `on_late`    called if the loop does not end a step in time (None: no limit)
-    `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed
+    `on_second`  called at the second signal (None: it is ignored, since a terminal's Ctrl-C reaches a rank twice)
+    `on_late`    called if no step ends in time (None: no time limit)
+    `is_closing` returns whether another rank has exited, so that neither a step nor a checkpoint can be completed
     `number`     the first signal
-    `raises`     a second signal raises KeyboardInterrupt in the main thread
-    """
+    `raises`     a second signal raises KeyboardInterrupt in the main thread"""
 
     def __init__(
         self,
@@ -101,12 +99,12 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Mark the work as done: later signals are ignored. But if a sibling rank has exited, this process exits at
-        once, because the launcher would wait half a minute for it."""
+        """Mark the work as done; later signals are ignored. If another rank has exited, exit immediately, because the
+        launcher would wait half a minute for this process."""
         self._is_finished = True
 
     def restore(self) -> None:
-        """Restore the earlier signal handlers and end the watching thread."""
+        """Restore the previous signal handlers and end the watching thread."""
         if self._write < 0:
             return
         signal.set_wakeup_fd(self._wakeup_before)
@@ -116,13 +114,13 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread. Its number is read from the pipe by the watching thread."""
+        """Do nothing in the main thread. (The watching thread reads the signal's number from the pipe.)"""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True
 
     def _forget(self) -> None:
-        """Stop a forked child from writing its signals to the parent's pipe."""
+        """Prevent a forked child from writing its signals to the parent's pipe."""
         if self._write >= 0 and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 
@@ -162,8 +160,8 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. A checkpoint that is being written has its own limit; the time
-        starts again after it."""
+        """Return whether the time to stop is over. A save has a time limit of its own; after it, the time starts
+        again."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -175,20 +173,20 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal asked to stop and that saved nothing. `loses`: it made steps.
-    Otherwise the code is that of a process which the signal ended."""
+    """Return the exit code of a run that a signal stopped and that saved nothing. `loses`: steps are lost. Otherwise
+    the code is that of a process killed by the signal."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:
-    """Return why this process exits without saving the last steps."""
+    """Return a text on why this process exits without saving the last steps."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit at once, without cleaning up: a normal exit costs a second, and torch's and gloo's threads may abort it
+    """Exit immediately without cleaning up: a normal exit takes a second, and threads of torch and gloo may abort it
     (torch-facts, section 4)."""
     flush()
     end_loaders()
@@ -196,8 +194,8 @@ def exit_process(code: int) -> NoReturn:
 
 
 def end_loaders() -> None:
-    """Kill the data loader's processes. By themselves they would notice only five seconds later that this process has
-    exited, and keep a pipe open through which the launcher notices it."""
+    """Kill the data loader's processes. Otherwise they would notice only after five seconds that this process has
+    exited, and keep the pipe open by which the launcher sees the exit."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure

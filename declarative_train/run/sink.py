@@ -1,5 +1,5 @@
-"""Interface of sinks: each writes the events of a run in one format (terminal, JSON lines, TensorBoard). All sinks of a
-run get every event."""
+"""Interface of sinks: a sink writes the events of a run in one format (terminal, JSON lines, TensorBoard). All sinks of
+a run get every event."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 class Sink(ABC):
     """Base class of sinks. Only rank 0 has sinks. The training loop calls `write`, which must not wait for a device or
-    a network. `is_record`: it also gets notices that other sinks failed when they are closed."""
+    a network. `is_record`: the sink is closed last and gets the notices on errors of other sinks' closing."""
 
     is_record: ClassVar[bool] = True
     """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run, if its class is in the table `SINKS`. It writes below `run_dir`; `quiet`: no
-        progress in the terminal. Raises OSError."""
+        """Open the sink for a run. For classes in the table `SINKS`. It writes into `run_dir`; `quiet`: no progress in
+        the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run, if its class is in the table `CHOICES`. `settings`: its keys under `logging.sinks`.
-        Raises OSError."""
+        """Open the sink for a run. For classes in the table `CHOICES`. `settings`: the sink's keys under
+        `logging.sinks`. Raises OSError."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod
     def write(self, event: Event) -> None:
-        """Write or queue one event. Raises OSError when the destination cannot be written."""
+        """Write one event, or put it into a queue. Raises OSError when the destination cannot be written."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Make sure that the events so far survive a crash of this process. It is called before each checkpoint: a run
-        that resumes from the checkpoint does not repeat earlier events."""
+        """Make sure that all events so far survive a crash of this process. It is called before each checkpoint,
+        because a run that resumes from the checkpoint does not repeat earlier events."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is still queued, and close the destination. It is called once, also after a failure."""
+        """Write all queued events and close the destination. It is called once, also after a failure."""
 
 
 def mask_secrets(event: Event) -> Event:
-    """Return the event with passwords and keys in its texts masked; `run_dir` is left as it is."""
+    """Return the event with passwords and keys in its texts masked; `run_dir` stays as it is."""
     texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
     changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
     return replace(event, **changed) if changed else event
 
 
 class FanOut:
-    """Sender of each event to all sinks of a run."""
+    """Sink-like object that sends each event to all sinks of a run."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
@@ -70,8 +70,8 @@ class FanOut:
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """Close all sinks, even if some fail. Sinks with `is_record` come last, so that they receive the notices about
-        the failures of the others."""
+        """Close all sinks, even if some fail. Sinks with `is_record` are closed last and receive notices about the
+        failures of others."""
         for sink in [each for each in self._sinks if not each.is_record]:
             try:
                 sink.close()
@@ -101,7 +101,7 @@ class FanOut:
                     sink.close()
 
     def _leave_out(self, sink: Sink, error: Exception) -> None:
-        """Remove a sink that failed and send a warning to the others."""
+        """Remove a sink that failed, and send a warning to the others."""
         self._sinks.remove(sink)
         name = type(sink).__name__.removesuffix("Sink")
         why = " ".join(str(error).split()) or type(error).__name__

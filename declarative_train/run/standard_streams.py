@@ -1,8 +1,7 @@
-"""Standard output and error of a run, which continues when they fail: its terminal may be gone.
+"""Standard output and error of a run, which continues even if writing to them fails.
 
 A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk behind
-`>` is full, or because a daemon was started without streams.
-"""
+`>` is full, or because a daemon was started without streams."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """Text stream that survives errors of writing. After the first one, all further output is dropped, also that of C
-    code. (ValueError is raised for a closed stream.)"""
+    """Text stream that survives write errors. After the first error, all further output is dropped, also that of C
+    code. (A closed stream raises ValueError.)"""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
@@ -51,7 +50,8 @@ class LastingStream:
 
 @contextmanager
 def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
-    """Ignore write errors of stdout and stderr within the context, in this process and in those that it forks."""
+    """Ignore write errors of stdout and stderr within the `with` block, in this process and in processes that it
+    forks."""
     before = sys.stdout, sys.stderr
     replace_streams(errors)
     try:
@@ -61,7 +61,7 @@ def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
 
 
 def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
-    """Replace stdout and stderr by LastingStream for the rest of this process."""
+    """Replace stdout and stderr by LastingStreams for the rest of this process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, LastingStream):
@@ -70,8 +70,8 @@ def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
 
 
 def write_any_character() -> None:
-    """Make stdout write characters that its encoding lacks as JSON escapes, instead of raising UnicodeEncodeError. JSON
-    output stays valid. (Python already escapes such characters on stderr.)"""
+    """Make stdout write characters that its encoding does not have as JSON escapes, instead of raising
+    UnicodeEncodeError. JSON output stays valid. (Python already does this for stderr.)"""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors == "strict":
         codecs.register_error("escape", _escape)

@@ -1,4 +1,4 @@
-"""Schedule of the steps of a run: rows and learning rate of each step, and which actions follow it."""
+"""Schedule of the steps of a run: the rows and the learning rate of each step, and the actions that follow it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 class DueActions(NamedTuple):
     """Actions that follow one step. `step` and `epoch` count from 1.
 
-    `num_rows`      real rows of the global batch; the last one of an epoch may have fewer
+    `num_rows`      real rows of the global batch; the last batch of an epoch may have fewer
     `log`           the means since the last logging step are written
-    `window_ends`   the next step starts new means
+    `window_ends`   the next step begins new means
     `epoch_ends`    the step is the last of an epoch
-    `closes_epoch`  the same, or the last step of a run shorter than an epoch
-    `anything`      at least one action needs values of the device
-    """
+    `closes_epoch`  the step is the last of an epoch, or of a run shorter than an epoch
+    `anything`      at least one action needs values from the device"""
 
     step: int
     epoch: int
@@ -36,7 +35,7 @@ class DueActions(NamedTuple):
 
 
 class StepSchedule:
-    """Steps of one session. `last_step`: its last step; the run may continue in a later session."""
+    """Schedule of one session. `last_step`: the last step of the session; the run may continue in a later session."""
 
     def __init__(self, plan: Plan, last_step: int) -> None:
         self._last_step = last_step
@@ -76,7 +75,7 @@ class StepSchedule:
         )
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
-        """Return the status in RunEnded for a session that ended after `step`."""
+        """Return the status for the event RunEnded of a session that ended after `step`."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"

@@ -1,9 +1,8 @@
-"""Agreement of all ranks to stop after the same step, before the last.
+"""Agreement of all ranks to stop after the same step, before the last step.
 
-A single process checks after every step. The votes of several ranks travel with the losses, which are summed over the
-ranks about once a second, or more often where the run logs more often. The same sum measures how many steps that is, so
-all ranks check after the same steps, and a vote costs no communication of its own.
-"""
+A single process checks for a request after every step. With several ranks, a vote of each is summed over the ranks
+together with the losses, about once a second, or more often if the run logs more often. This sum also measures how many
+steps a second has, so that all ranks check after the same steps; a vote needs no communication of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ Exchange = Callable[[Sequence[float]], Sequence[float]]  # numbers of this rank 
 
 
 class StopAgreement:
-    """Decision to stop, which is the same on all ranks. `asked` returns whether this rank received a signal to stop."""
+    """Decision to stop, the same on all ranks. `asked`: function that returns whether this rank received a signal to
+    stop."""
 
     def __init__(self, num_ranks: int, asked: Callable[[], bool], max_time_s: float | None) -> None:
         self._num_ranks = num_ranks
@@ -31,8 +31,8 @@ class StopAgreement:
         self.reason: Reason | None = None
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
-        """Return why to stop after this step, or None. All ranks call it after each step and get the same answer.
-        `is_due`: the losses are summed after this step anyway."""
+        """Return the reason to stop after this step, or None. All ranks must call it after each step and get the same
+        result. `is_due`: the losses are summed after this step anyway."""
         if self._num_ranks == 1:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

@@ -1,4 +1,5 @@
-"""Stragglers: ranks that are persistently slower than the others, by the time of a step that each works itself."""
+"""Stragglers: ranks that are persistently slower than the others. Compared is the time of a step without waiting for
+others."""
 
 from __future__ import annotations
 
@@ -12,14 +13,13 @@ LEAST_EXCESS_S = 0.05  # of a step: less is no loss, and rank 0 always writes th
 
 
 class Stragglers:
-    """Ranks that are slower at the moment. Each change is reported once."""
+    """Set of the ranks that are currently slow. Each change is reported once."""
 
     def __init__(self) -> None:
         self.slow: set[int] = set()
 
     def find_changes(self, paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> list[str]:
-        """Return a sentence for each rank that has become slower than the others, or has caught up. `nodes`: the
-        node of each rank in words."""
+        """Return a sentence for each rank that has become slow or has caught up. `nodes`: {rank: its node as text}."""
         work_s = {rank: found for rank, pace in paces.items() if (found := pace.work_s) is not None}
         said = []
         for rank in work_s if len(work_s) == len(paces) > 1 else ():

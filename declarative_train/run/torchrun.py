@@ -1,11 +1,10 @@
 """Ranks that a launcher started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
-Rank 0 compiles and sends the plan to the others, so that an error is reported once. The number of ranks must be that of
-the plan. Ranks first meet in the launcher's store, because a rank's device and network depend on the plan. If the
-launcher has no store, rank 0 opens one, and exits last.
+Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The number of ranks must
+be that of the plan. The ranks first communicate through the launcher's store, because a rank's device and network
+depend on the plan. If the launcher has no store, rank 0 opens one, and exits last.
 
-Every rank exits by `os._exit`, so that torchrun's own exit code and report remain.
-"""
+Every rank exits by `os._exit`, so that the exit code and the report of torchrun are not changed."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks: a plan as JSON and the run's folder; or no plan and the code with which all
-    exit."""
+    """Message of rank 0 to all ranks: a plan as JSON with the run's folder, or no plan and the code with which all
+    ranks exit."""
 
     plan_json: str | None
     code: int
@@ -83,7 +82,7 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. On rank 0: `folder` is the run's folder (None: a new one), and `on_end` is
+    """Run this process as one rank and exit. On rank 0, `folder` is the run's folder (None: a new one), and `on_end` is
     called with the run's folder at the end."""
     from declarative_train.run.rank import FailureContext, run_rank
 
@@ -133,14 +132,15 @@ def run_as_rank(
 
 
 def _exit_late(context: FailureContext, watch: StopRequest) -> None:
-    """Exit because no step ended in time after a request to stop. Rank 0 reports it for all."""
+    """Exit, because no step ended in time after a request to stop. Only rank 0 prints it."""
     if context.rank == 0:
         say([unsaved_message(late_reason(), loses=context.has_stepped)])
     exit_process(code_without_save(context.has_stepped, watch.number))
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer, on the first rank that waits for them. (A rank that fails reports itself.)"""
+    """Print which ranks do not answer; only the first rank that waits for them prints. (A rank that fails reports
+    itself.)"""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -150,7 +150,7 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Wait on rank 0 until the other ranks are done, if it serves the store: a rank that reads from a closed store
+    """Wait until all other ranks are done, on rank 0 if it serves the store: a rank that reads from a closed store
     would fail, and torch would print C++ frames."""
     if has_agent_store():
         return
@@ -162,8 +162,8 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
 
 
 def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: each
-    rank's machine."""
+    """Set this rank's number of threads and gloo's network interface, and join the process group. `hosts`: the machine
+    of each rank."""
     import torch
 
     layout = job.plan.layout
@@ -174,8 +174,9 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Share in-memory sets between the ranks of a machine: its first rank prepares them, the others map its memory.
-    Raises DataError on the first rank; the others then prepare the sets themselves and find the same error."""
+    """Share in-memory sets between the ranks of a machine: the machine's first rank prepares them, the others map their
+    memory. Raises DataError on the first rank; the other ranks then prepare the sets themselves and get the same
+    error."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)
@@ -192,7 +193,7 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of rank 0's messages to all ranks: shares of checkpoints that they check together, and then the job."""
+    """Sender of rank 0's messages to all ranks: checkpoints to check together, and then the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
@@ -206,7 +207,8 @@ class _Broadcaster:
         put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return the first damage in a checkpoint, or None. All ranks take part; each reads its share of the files."""
+        """Return the first damage in a checkpoint as text, or None. All ranks take part; each reads its share of the
+        files."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
@@ -217,7 +219,7 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Return rank 0's job. Until it arrives, check this rank's shares of the checkpoints that rank 0 names."""
+    """Return the job from rank 0. Until it arrives, check this rank's share of each checkpoint that rank 0 names."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)
@@ -235,8 +237,8 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile the recipe and choose the run's folder, on rank 0, which alone prints or writes here. If the launcher
-    restarted the ranks, the run of the attempt before is continued, whatever `resume` is."""
+    """Compile the recipe and choose the run's folder. It runs on rank 0, the only rank that prints or writes here. If
+    the launcher restarted the ranks, the run of the previous start is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()

@@ -1,4 +1,4 @@
-"""Tables of the sinks by name. Only rank 0 imports them."""
+"""Tables of the sinks by name. Only rank 0 imports the sinks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
 
 
 def sink_problems(chosen: Chosen) -> Iterator[str]:
-    """Yield a sentence for each sink that cannot be opened, because a package or a key is missing. Imports none of the
-    packages."""
+    """Yield a sentence for each chosen sink that cannot be opened, because a package or a key is missing. Imports none
+    of these packages."""
     for name in SINK_PACKAGES:
         install = extra_for(name) if name in chosen else None
         if install is not None:

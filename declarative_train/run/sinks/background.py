@@ -1,8 +1,7 @@
 """Base class of sinks that write from a thread, because a server or the import of a library is slow.
 
 The training loop only appends to a queue. `flush` and `close` wait for the thread, at most `WAIT_S`. An error in the
-thread is raised at the next call; the run then continues without the sink.
-"""
+thread is raised at the next call; the run then continues without the sink."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ REQUEST_S = 10  # time-out of one request to a server
 
 
 class BackgroundSink(Sink):
-    """Sink with a thread that calls `_send`, `_poll` and `_finish`. These may raise any exception."""
+    """Sink with a thread that calls `_send`, `_poll` and `_finish`, which may raise any exception."""
 
     is_record: ClassVar[bool] = False
     every_s: ClassVar[float] = SEND_S
@@ -44,11 +43,11 @@ class BackgroundSink(Sink):
         """Send all queued events. The first event of the first call is the RunStarted."""
 
     def _poll(self) -> None:
-        """Do periodic work. Called every `every_s`, also without new events, after the first `_send`."""
+        """Do periodic work. It is called every `every_s` after the first `_send`, also without new events."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """End the connection. Called last, if anything was sent."""
+        """Close the connection. It is called last, if anything was sent."""
 
     def write(self, event: Event) -> None:
         if not isinstance(event, Progress):
@@ -56,7 +55,7 @@ class BackgroundSink(Sink):
             self._events.append(event)  # without waking the thread, which polls every `every_s`
 
     def flush(self) -> None:
-        """Wait until the queue is sent, at most `wait_s`. What is left is sent later, unless the process dies."""
+        """Wait until all queued events are sent, at most `wait_s`; the rest is sent later, unless the process dies."""
         with self._changed:
             self._num_asked += 1
             number = self._num_asked
@@ -109,7 +108,7 @@ class BackgroundSink(Sink):
 
 
 def read_run_id(path: Path) -> dict[str, Any]:
-    """Return the run's id on a server, as `write_run_id` wrote it; {} if there is no such file."""
+    """Return the data that `write_run_id` wrote, with the run's id on a server; {} if there is no such file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

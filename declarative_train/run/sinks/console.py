@@ -1,11 +1,11 @@
 """Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and the end.
 
-The command that started the run prints the result (`app/views/result.py`) on standard output, when all is written.
+The result itself is printed on standard output by the command that started the run (`app/views/result.py`), when
+everything is written.
 
-Without a terminal it prints plain lines; with `quiet`, only warnings. The thread of the training loop draws the bar,
-at most ten times a second, from numbers that are already on the host. So the bar costs neither a synchronisation nor a
-second thread.
-"""
+Without a terminal the sink prints plain lines; with `quiet`, only warnings. The thread of the training loop draws the
+bar, at most ten times a second, from numbers that are already on the host, so that the bar needs neither a
+synchronisation nor a second thread."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NARROW = 11  # column width in a narrow terminal
 
 
 class ConsoleSink(Sink):
-    """Terminal (or log file) of one run."""
+    """Sink for the terminal (or log file) of one run."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -102,7 +102,7 @@ class ConsoleSink(Sink):
             self._flush()
 
     def flush(self) -> None:
-        """Do nothing: a resumed run does not read what a terminal showed."""
+        """Do nothing: a resumed run does not need what a terminal showed."""
 
     def close(self) -> None:
         if self._bar is not None:
@@ -151,7 +151,7 @@ class ConsoleSink(Sink):
         bar.refresh()
 
     def _step_line(self, event: StepDone) -> None:
-        """Print the progress of a long run without a progress bar, at most every `PLAIN_LINE_S`."""
+        """Print a line of progress if there is no progress bar, at most every `PLAIN_LINE_S`."""
         started = self._started
         if self._bar is not None or started is None:
             return
@@ -211,7 +211,7 @@ class ConsoleSink(Sink):
         self._flushed_s = time.monotonic()
 
     def _say(self, text: str) -> None:
-        """Print lines of prose, wrapped at spaces to the width of the terminal."""
+        """Print a text, wrapped at spaces to the width of the terminal."""
         width = shutil.get_terminal_size().columns if self._stream.isatty() else None
         self._print("\n".join(wrap(line, width) for line in text.splitlines()))
 
@@ -224,7 +224,7 @@ class ConsoleSink(Sink):
 
 
 def _brief(text: str) -> str:
-    """Return a text in quotation marks, on one line and shortened. Control characters, which an untrained model may
+    """Return a text in quotation marks, shortened to one line. Control characters, which an untrained model may
     generate, are escaped."""
     found = ""
     for sign in text:
@@ -236,8 +236,8 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Return a line broken to `width` columns. Continuation lines are indented: in a line `word text`, to the column of
-    the text."""
+    """Return a line broken to `width` columns. Continuation lines are indented; if the line has the form `word text`,
+    to the column of the text."""
     if width is None or len(line) <= width:
         return line
     import textwrap
@@ -248,7 +248,8 @@ def wrap(line: str, width: int | None) -> str:
 
 
 def summarize(steps: Collection[StepDone]) -> dict[str, float]:
-    """Return medians of the measured speed and the peak of memory, under the names of the plan's predictions."""
+    """Return the medians of the measured speed and the peak of the memory, under the names that the plan's predictions
+    have."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]
@@ -260,7 +261,7 @@ def summarize(steps: Collection[StepDone]) -> dict[str, float]:
 
 
 def format_memory(event: MemoryMeasured) -> str:
-    """Return predicted and measured memory of the rank that needed the most."""
+    """Return predicted and measured memory of the rank with the highest peak, as text."""
     rank = max(range(len(event.measured)), key=lambda each: event.measured[each])
     whose = f" on rank {rank}, the maximum of {len(event.measured)}" if len(event.measured) > 1 else ""
     predicted, measured = amount(event.predicted[rank], "B"), amount(event.measured[rank], "B")
@@ -268,13 +269,13 @@ def format_memory(event: MemoryMeasured) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; for an even number of values the upper one of the two in the middle. (`statistics` takes 10 ms
-    to import.)"""
+    """Return the median; for an even number of values, the upper of the two middle ones. (`statistics` takes 10 ms to
+    import.)"""
     return sorted(values)[len(values) // 2]
 
 
 def format_speed(values: Mapping[str, float]) -> str:
-    """Return `12.3 ms a step, 9.50 GiB, MFU 45.0%`, without unknown values."""
+    """Return a text such as `12.3 ms a step, 9.50 GiB, MFU 45.0%`, without unknown values."""
     forms = {"step_ms": "{:.3g} ms a step", "memory_gib": "{:.2f} GiB", "mfu": "MFU {:.1%}"}
     return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)
 
@@ -298,7 +299,7 @@ def progress_bar(stream: TextIO) -> Bar:
 
 
 def header(names: Sequence[str], width: int | None) -> tuple[list[str], dict[str, int]]:
-    """Return the lines above the columns, and the width of each column. If `width` is too small for the names, they are
+    """Return (the lines above the columns, the width of each column). If `width` is too small for the names, they are
     broken after each `/`."""
     wide = {name: max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7 for name in names}
     if width is None or sum(wide.values()) <= width:

@@ -1,8 +1,7 @@
-"""Sink that writes `metrics.csv`: a row per logged step and per evaluation; columns have TensorBoard's names.
+"""Sink that writes `metrics.csv`: a row per logged step and per evaluation; the columns have TensorBoard's names.
 
-The header starts with the columns of training. The first evaluation of a set appends its columns, and the file is
-rewritten: columns are only added, at the end. A resumed run drops the rows after the step that it resumes from.
-"""
+The header begins with the columns of training. The first evaluation of a set appends the set's columns, and the file is
+rewritten. A resumed run removes the rows after the step from which it resumes."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Row = Mapping[str, object]
 
 
 class CsvSink(Sink):
-    """Writer of the table at `path`. An undefined metric is `nan`; a value that was not measured is empty."""
+    """Sink that writes the table at `path`. An undefined metric is `nan`; a value that was not measured is empty."""
 
     is_record: ClassVar[bool] = False
 
@@ -66,7 +65,7 @@ class CsvSink(Sink):
         csv.DictWriter(self._stream, self._columns).writerow(row)
 
     def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
-        """Rewrite the file with these columns and the rows up to `last_step`. The old file is replaced when the new one
+        """Rewrite the file with these columns and the rows up to `last_step`. The new file replaces the old one when it
         is complete."""
         self._stream.close()
         new_path = self._path.with_suffix(".csv.new")
@@ -89,7 +88,7 @@ def _header(path: Path) -> tuple[str, ...]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of the file, without a last row that a crash cut short."""
+    """Yield the rows of the file, except a last row that is incomplete after a crash."""
     with path.open(encoding="utf-8", newline="") as stream:
         lines = csv.reader(stream)
         columns = next(lines, [])

@@ -1,8 +1,7 @@
 """Images of predictions: a confusion matrix, and a sheet of samples with their predicted classes.
 
-Pillow draws them, with its own font. Newer versions of TensorBoard install Pillow, `declarative_train[images]` always
-does.
-"""
+They are drawn with Pillow and its built-in font. Pillow is installed by newer versions of TensorBoard and by
+`declarative_train[images]`."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _PICTURE, _COLUMNS = 120, 4  # side of a sample in pixels, and samples per row
 
 
 def canvas(width: int, height: int, letters: int = _LETTERS) -> tuple[Image, Any, Any]:
-    """Return an empty image, an object that draws on it, and a font."""
+    """Return (empty image, object that draws on it, font)."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (width, height), PAPER)
@@ -42,8 +41,8 @@ def png(image: Image) -> bytes:
 
 
 def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[int]]) -> Image:
-    """Draw a confusion matrix. `table[i][j]` counts items of class i that were predicted as class j: rows are targets,
-    columns predictions. A cell is darker the larger its share of the row."""
+    """Draw a confusion matrix. `table[i][j]`: number of items of class i that were predicted as class j; rows are
+    targets, columns predictions. A cell is darker the larger its share of the row is."""
     cell = max(14, min(72, _SIDE // len(table)))
     letters = min(_LETTERS, cell - 2)
     shown = [_short(name, 24) for name in names]
@@ -72,8 +71,8 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
 
 
 def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
-    """Draw the samples that have an image, with target and prediction below: green if the prediction is right, else
-    red. None if no sample has an image."""
+    """Draw the samples that have an image, each with target and prediction below: green if the prediction is right, red
+    otherwise. Return None if no sample has an image."""
     from PIL import Image
 
     shown = [(answer, answer.picture) for answer in answers if answer.picture is not None]
@@ -97,7 +96,7 @@ def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
 
 
 def samples_table(answers: Sequence[SamplePrediction]) -> str:
-    """Return a Markdown table of samples that are not images. Wrong predictions are bold."""
+    """Return a Markdown table of samples that are not images, with wrong predictions in bold."""
     rows = ["| sample | target | predicted | probability |", "|---:|---|---|---:|"]
     for each in answers:
         prediction = each.predicted if each.predicted == each.target else f"**{each.predicted}**"

@@ -1,8 +1,7 @@
 """Sink that writes JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them.
 
-`Progress` and events that are only drawn are left out. A resumed run appends. Its `RunStarted` names the step that it
-resumes from (`first_step`), so a reader drops what an earlier session wrote after that step.
-"""
+`Progress` and events that are only drawn are left out. A resumed run appends. Its `RunStarted` has the step from which
+it resumes (`first_step`), so a reader can drop what an earlier session wrote after this step."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Writer that appends to `path`. When `write` returns, the line is in the file, except for steps and epochs: a
-    crash may lose those of the last half second that are newer than the last checkpoint."""
+    """Sink that appends to the file `path`. When `write` returns, the line is in the file, except for steps and epochs:
+    a crash may lose those of the last half second that are newer than the last checkpoint."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -71,7 +70,8 @@ class JsonlSink(Sink):
             self._stream.close()
 
     def _write(self) -> None:
-        """Write the waiting events. Raises FileNotFoundError if the file was deleted, as they would be lost."""
+        """Write the waiting events. Raises FileNotFoundError if the file was deleted, because the events would be
+        lost."""
         if os.fstat(self._stream.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
         waiting, self._waiting = self._waiting, []
@@ -81,8 +81,8 @@ class JsonlSink(Sink):
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Read the events of a run as one history. Events of an earlier session after the step that a later one resumed
-    from are left out, and so is a last line that a crash cut short."""
+    """Return the events of a run as one history: without events of earlier sessions after the step from which a later
+    session resumed, and without a last line that is incomplete after a crash."""
     found: list[Event] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
@@ -106,7 +106,7 @@ def _line(event: Event) -> dict[str, object]:
 
 
 def _jsonable(value: object) -> object:
-    """Return the value with nan and inf as strings, as JSON lacks them."""
+    """Return the value with nan and inf as strings, because JSON does not have them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,8 +1,7 @@
-"""Sink for MLflow: parameters, metrics by step, the plan and the recipe as artifacts, the state of the run.
+"""Sink for MLflow: parameters, metrics by step, the plan and the recipe as artifacts, the status of the run.
 
-The run's id is in `mlflow.json` of the run's folder, so a resumed run continues the same MLflow run. MLflow keeps every
-value: a step that was repeated after a crash has two values, of which the later one is valid.
-"""
+The run's id in MLflow is in the file `mlflow.json` of the run's folder, so that a resumed run continues the same MLflow
+run. MLflow keeps every value: a step that was repeated after a crash has two values, and the later one is valid."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ _STATES = {"finished": "FINISHED", "early_stop": "FINISHED", "stopped": "KILLED"
 
 
 class MlflowSink(BackgroundSink):
-    """Sink that writes to one MLflow run. `uri` None: MLFLOW_TRACKING_URI, else a database below `folder`. `experiment`
-    None: the recipe's name."""
+    """Sink that writes to one MLflow run. `uri` None: MLFLOW_TRACKING_URI, otherwise a database in `folder`.
+    `experiment` None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -92,7 +91,7 @@ class MlflowSink(BackgroundSink):
             self._client.log_text(self._run_id, text, f"recipe/{name}")
 
     def _exists(self, run_id: str) -> bool:
-        """Return whether the server still has the run: it may have been deleted, or the database may be new."""
+        """Return whether the server has the run: it may have been deleted there, or the database may be new."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -103,8 +102,8 @@ class MlflowSink(BackgroundSink):
             raise
 
     def _experiment_id(self, name: str) -> str:
-        """Return the experiment's id; create it if it does not exist. For a local database artifacts are put into the
-        same folder; MLflow would use the working directory."""
+        """Return the id of the experiment `name`; create it if it does not exist. For a local database, artifacts are
+        put into the same folder; MLflow's default would be the working directory."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(name)
@@ -120,7 +119,7 @@ class MlflowSink(BackgroundSink):
         return str(found.experiment_id)
 
     def _params(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log the hyper-parameters; those that a resumed run changed become tags, because MLflow refuses to change a
+        """Log the hyper-parameters. Those that changed in a resumed run become tags, because MLflow refuses to change a
         parameter."""
         from mlflow.entities import Param
 
@@ -139,7 +138,7 @@ def local_store(folder: Path) -> str:
 
 
 def open_client(uri: str) -> Any:
-    """Import MLflow (seconds) and return a client, with short time-outs unless the user set them."""
+    """Import MLflow (which takes seconds) and return a client. Its time-outs are short, unless the user set them."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
@@ -150,7 +149,7 @@ def open_client(uri: str) -> Any:
 
 
 def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each file of the recipe, from the plan in the run's folder."""
+    """Yield (name, text) of each file of the recipe, from the plan in the run's folder."""
     try:
         recipe = json.loads((run_dir / "plan.json").read_text("utf-8")).get("recipe", {})
     except (OSError, ValueError):
@@ -160,8 +159,8 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """Replace characters that MLflow refuses: all but letters, digits, underscores, dashes, periods, spaces and
-    slashes."""
+    """Replace characters that MLflow does not accept: all except letters, digits, underscores, dashes, periods, spaces
+    and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 
 

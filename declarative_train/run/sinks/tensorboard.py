@@ -66,7 +66,7 @@ MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_
 
 
 class TensorBoardSink(BackgroundSink):
-    """Writer of one event file in `directory`."""
+    """Sink that writes one TensorBoard event file in `directory`."""
 
     every_s: ClassVar[float] = 0.5  # longest delay until TensorBoard sees an event
     wait_s: ClassVar[float] = 10.0
@@ -101,10 +101,10 @@ class TensorBoardSink(BackgroundSink):
 
 
 def new_event_file(directory: Path) -> BinaryIO:
-    """Open a new event file whose name sorts after all event files of `directory`, as TensorBoard reads them in order.
+    """Open a new event file whose name sorts after all event files in `directory`, because TensorBoard reads them in
+    the order of their names.
 
-    A time stamp alone is not enough: a run may be resumed within a millisecond, or on a host whose clock is behind.
-    """
+    A time stamp alone is not enough: a run may be resumed within a millisecond, or on a host whose clock is behind."""
     prefix = "events.out.tfevents."
     taken = [path.name.removeprefix(prefix).split(".")[0] for path in directory.glob(f"{prefix}*")]
     stamp = max([time.time_ns() // 10**6, *(int(one) + 1 for one in taken if one.isdecimal())])
@@ -112,7 +112,7 @@ def new_event_file(directory: Path) -> BinaryIO:
 
 
 class EventWriter:
-    """Writer of events to a stream, as one or more TensorBoard records each."""
+    """Writer of events to a stream: each event is one or more TensorBoard records."""
 
     def __init__(self, stream: BinaryIO) -> None:
         # Deferred: the import of the protocol buffers happens in the thread that writes.
@@ -178,7 +178,7 @@ class EventWriter:
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
-        """Write images of the latest predictions of each set. Unless `all_of_them`, at most every `DRAW_S` seconds,
+        """Write images of the latest predictions of each set; unless `all_of_them`, at most every `DRAW_S` seconds,
         since evaluations may be as frequent as steps."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
@@ -225,7 +225,7 @@ class EventWriter:
 
 
 def _to_markdown(prompt: str, text: str) -> str:
-    """Return prompt and text as Markdown code blocks, so that their characters are not read as markup."""
+    """Return prompt and text as Markdown code blocks, so that their characters are not interpreted as markup."""
     return "\n\n".join(
         f"{title}\n\n" + "\n".join(f"    {line}" for line in (each or " ").splitlines())
         for title, each in (("prompt", prompt), ("written", text))
@@ -233,7 +233,7 @@ def _to_markdown(prompt: str, text: str) -> str:
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
-    """Return (tag -> value) of the peak memory: the largest over the ranks, and each rank's if there are few."""
+    """Return {tag: value} of the peak memory: the largest over the ranks, and that of each rank if there are few."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
     found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
@@ -243,7 +243,7 @@ def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
 
 
 def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
-    """Return the model as a serialised GraphDef for TensorBoard's Graphs tab."""
+    """Return the model as a serialised GraphDef, for TensorBoard's Graphs tab."""
     from tensorboard.compat.proto.attr_value_pb2 import AttrValue
     from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -259,7 +259,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return bytes as a string tensor for one of TensorBoard's plugins."""
+    """Return a Summary with bytes as a string tensor, for one of TensorBoard's plugins."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -271,7 +271,7 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """Return the layout of TensorBoard's custom scalars tab: a chart for each prediction with the measured curve."""
+    """Return the layout of TensorBoard's custom scalars tab: for each prediction, a chart with the measured curve."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [
@@ -286,7 +286,7 @@ def comparison(names: Iterable[str]) -> Summary:
 
 
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
-    """Return (tag -> value) of the training means of an epoch. Evaluations are left out: they have curves of their
+    """Return {tag: value} of the training means of an epoch, without the evaluations, which have curves of their
     own."""
     own = "training/"
     return {
@@ -297,7 +297,7 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
 
 
 def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Return step, time and (tag -> value) of an event; {} for events without numbers."""
+    """Return (step, time, {tag: value}) of an event; {} for events without numbers."""
     match event:
         case StepDone():
             return event.step, event.time_unix_s, step_scalars(event)
@@ -314,7 +314,7 @@ def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:
-    """Return (tag -> value) of a logging step."""
+    """Return {tag: value} of a logging step."""
     values = {"training/loss": event.loss}
     values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
     values |= {f"training/{name}": value for name, value in event.metrics.items()}
@@ -348,8 +348,8 @@ def session_start(event: RunStarted) -> Summary:
 
 
 def session_end(event: RunEnded) -> Summary:
-    """Return the status of the run for the hparams plugin. The columns of its table are left to TensorBoard, which puts
-    those first that differ between runs."""
+    """Return the status of the run for the hparams plugin. The order of the table's columns is left to TensorBoard,
+    which puts columns that differ between runs first."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
@@ -386,15 +386,15 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
 
 
 def best_values(event: RunEnded) -> dict[str, float]:
-    """Return the best values of a finished run; {} for a stopped one, which may be resumed and improve."""
+    """Return the best values of a finished run; {} for a stopped run, which may be resumed and improve."""
     if event.status not in _FINISHED:
         return {}
     return {name: value for name, value in event.values.items() if name.startswith("best/")}
 
 
 def tag_of(name: str) -> str:
-    """Return the tag of a final value: `best/validation/accuracy` becomes `validation/best_accuracy`, so that it is in
-    the group of its set."""
+    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`, so that it is in the
+    group of its set."""
     if not name.startswith("best/"):
         return name
     _, group, rest = name.split("/", 2)

@@ -1,8 +1,8 @@
-"""Sink for Weights & Biases. Offline, everything is written below `wandb/` of the run's folder, for `wandb sync`.
+"""Sink for Weights & Biases. Offline, everything is written to `wandb/` in the run's folder, for `wandb sync`.
 
-The run's id is in `wandb.json` of the run's folder, so a resumed run continues the same W&B run. `step` is logged as a
-metric, which is the x axis of the others: W&B's own step cannot decrease, which a resumed run needs.
-"""
+The run's id in W&B is in the file `wandb.json` of the run's folder, so that a resumed run continues the same W&B run.
+`step` is logged as a metric and is the x axis of all others: W&B's own step cannot decrease, as it does after a
+resume."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class WandbSink(BackgroundSink):
 
 
 def has_key() -> bool:
-    """Return whether W&B has a key and need not ask for one in the terminal."""
+    """Return whether W&B has an API key, so that it need not ask for one in the terminal."""
     import netrc
     from urllib.parse import urlsplit
 

@@ -1,1 +1,1 @@
-"""Folder of a run: its lock, where its checkpoints are, and which run and checkpoint a resume continues."""
+"""Folder of a run: its lock, the place of its checkpoints, and the run and checkpoint that a resume continues."""

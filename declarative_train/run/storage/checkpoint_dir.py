@@ -1,10 +1,9 @@
-"""Folders for checkpoints outside of the run's folder: below `checkpoint.dir`, which is a path or an fsspec URL.
+"""Folders for checkpoints outside the run's folder: in `checkpoint.dir`, which is a path or an fsspec URL.
 
 <checkpoint.dir>/<name>/<run>/owner.json           names the run's folder, on the machine that has it
                               checkpoints/step_00000120/
 
-A run keeps the folder for checkpoints that it began with (`run.json` names it). Two runs never share one.
-"""
+A run keeps the folder for checkpoints with which it began (its `run.json` names it). Two runs never share one."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_ro
 
 
 def claim(folder: str, name: str, run_dir: Path) -> str:
-    """Create an empty folder below `folder` for the checkpoints of one run. Runs that start at the same time, also on
-    other machines, get different folders. Raises RunFailure; then the run's folder is removed if it is empty."""
+    """Create an empty folder in `folder` for the checkpoints of one run, and return its path. Runs that start at the
+    same time, also on other machines, get different folders. Raises RunFailure after removing the run's folder, if this
+    is empty."""
     try:
         with _explain_errors():
             return _create(folder, name, run_dir)
@@ -61,7 +61,7 @@ def _create(folder: str, name: str, run_dir: Path) -> str:
 
 @contextmanager
 def _explain_errors() -> Iterator[None]:
-    """Convert the errors of object stores, each of which has its own exceptions, to OSError with a short reason."""
+    """Convert exceptions of object stores, which differ between stores, to OSError with a short reason."""
     try:
         yield
     except OSError as error:
@@ -79,13 +79,14 @@ def _above(path: object) -> list[Path]:
 
 
 def external_root(run_dir: Path) -> str | None:
-    """Return the folder for checkpoints of an existing run, None if it is within the run's folder."""
+    """Return the folder for checkpoints of an existing run; None if it is in the run's folder."""
     root = checkpoints_root(str(run_dir))
     return None if root == f"{run_dir}/{CHECKPOINTS}" else root
 
 
 def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
-    """Return a notice if the recipe has another `checkpoint.dir` than the existing run, which keeps its own."""
+    """Return a notice if the recipe's `checkpoint.dir` differs from that of the existing run, which keeps its own;
+    otherwise []."""
     root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):
@@ -94,7 +95,7 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
-    """Return the newest checkpoint of the newest run of that name, and why newer ones were skipped."""
+    """Return (the newest checkpoint of the newest run with this recipe name, reasons why newer ones were skipped)."""
     passed_over: list[str] = []
     for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)
@@ -105,6 +106,6 @@ def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointE
 
 
 def _absolute(folder: str) -> str:
-    """Return the folder in the form in which `run.json` has it."""
+    """Return the path of a folder in the form that `run.json` uses."""
     local = local_path(folder)
     return folder.rstrip("/") if local is None else os.path.abspath(local)

@@ -1,13 +1,12 @@
-"""Folders of runs at a URL: `logging.dir: s3://bucket/runs`. A run writes to its folder on this machine, and a process
-of its own copies that to the URL, so that training never waits for the store.
+"""Folders of runs at a URL: `logging.dir: s3://bucket/runs`. A run writes to a folder on this machine, and a separate
+process copies the folder to the URL, so that training never waits for the store.
 
 <logging.dir>/<name>/<run>-<6 digits>/
     run.json  plan.json  events.jsonl  events.out.tfevents.*  failures/    copies of the local folder
     uploaded.json                                                          the time of the last copy
     owner.json  checkpoints/                                               unless the recipe has a `checkpoint.dir`
 
-A run that resumes on another machine first copies its folder from there.
-"""
+A run that resumes on another machine first copies its folder from the URL."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL for a new run's folder: that of its checkpoints if they are in the same folder of runs."""
+    """Return the URL for the folder of a new run. If the run's checkpoints are at a URL in the same folder of runs, it
+    is the same folder."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -45,8 +45,9 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run's folder from a URL if it has more events there than here: that of `folder`, else the newest run of
-    the name, to below `runs`. Return a notice if it was copied. Raises what the client of the store raises."""
+    """Copy a run's folder from a URL into `runs` if there are more events at the URL than here: the run of `folder`,
+    otherwise the newest run with this name. Return a notice if it was copied, otherwise None. Raises the exceptions of
+    the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -76,7 +77,8 @@ def _copy_from(fs: Any, place: str, local: Path) -> None:
 
 @contextmanager
 def local_copies(url: str) -> Iterator[str]:
-    """Copy what commands read of runs at a URL, a run or a folder of runs, to a folder that is removed at the end."""
+    """Copy the files that commands read, from the URL of a run or a folder of runs, to a temporary folder, which is
+    removed at the end of the `with` block."""
     fs, base = file_system(url.rstrip("/"))
     fs.invalidate_cache()
     with tempfile.TemporaryDirectory() as scratch:
@@ -91,7 +93,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a copied folder of a run was written a short time ago, by a run that has not ended."""
+    """Return whether a copied folder belongs to a run that is still going: it was updated a short time ago and has not
+    ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S
@@ -100,7 +103,7 @@ def is_uploading(folder: Path) -> bool:
 
 
 class Mirror:
-    """Copier of a local folder to a URL, which copies what has changed."""
+    """Copier of a local folder to a URL; it copies only what has changed."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -109,7 +112,8 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files, and remove those that are gone. Raises what the client of the store raises."""
+        """Copy new and changed files to the URL, and remove files there that no longer exist here. Raises the
+        exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
             begun_s = time.monotonic()
@@ -139,7 +143,7 @@ class Mirror:
 
 
 class Upload:
-    """Process that copies a run's folder to a URL until `finish`, or until this process ends."""
+    """Process that copies a run's folder to a URL, until `finish` is called or this process exits."""
 
     def __init__(self, folder: Path, url: str) -> None:
         words = [sys.executable, "-P", "-m", __name__]
@@ -148,7 +152,7 @@ class Upload:
         self._send({"folder": str(folder.absolute()), "url": url})
 
     def finish(self) -> None:
-        """Copy what is left, and wait for that."""
+        """Copy everything that is not copied yet, and wait until this is done."""
         self._send({})
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -163,7 +167,8 @@ class Upload:
 
 
 def main() -> int:
-    """Copy the folder that standard input names, until a second line or its end."""
+    """Copy the folder named in the first line of standard input to its URL, until a second line or the end of standard
+    input."""
     about, ended = json.loads(sys.stdin.readline()), threading.Event()
 
     def wait() -> None:

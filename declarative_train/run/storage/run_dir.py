@@ -55,7 +55,7 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder of a run, and what the run starts from: a checkpoint (`entry`), or the initial `weights` of the plan."""
+    """Folder of a run, and the start of the run: a checkpoint (`entry`), or the plan with its initial `weights`."""
 
     run_dir: Path
     entry: CheckpointEntry | None
@@ -71,8 +71,8 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Checkpoint to start from, and the run to continue. `run` None: a new run starts from the checkpoint, and `why`
-    says why its own run is not continued."""
+    """Checkpoint to start from, and the run to continue. `run` None: the checkpoint starts a new run, and `why` is the
+    reason why its own run is not continued."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -84,13 +84,13 @@ class ResumePoint:
 def open_place(
     plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
 ) -> RunPlace:
-    """Create or find the run's folder, lock it and write the plan to it. `look` checks a checkpoint and returns a
-    reason to skip it. `folder`: the run's folder, instead of a new one among the runs of its recipe; `resume` then
-    continues the run in it.
+    """Create or find the run's folder, lock it and write the plan to it.
+
+    `look`: function (checkpoint) -> reason to skip it, or None. `folder`: the run's folder, in place of a new one among
+    the runs of the recipe; `resume` then continues the run in it.
 
     Raises RunFailure, and leaves no new folder, if the given path has no checkpoint or one of another run, if all
-    checkpoints are damaged, if another process is running the run, or if the folder cannot be written.
-    """
+    checkpoints are damaged, if another process is running the run, or if the folder cannot be written."""
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
@@ -145,7 +145,8 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
-    """Write the plan; if an earlier session of this run had a different one, that is renamed to `plan.<n>.json`."""
+    """Write the plan. If an earlier session of this run had a different plan, that one is renamed to
+    `plan.<n>.json`."""
     path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
         number = 1
@@ -156,7 +157,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy the run to continue from `logging.dir` if that is a URL and has more of it. Raises RunFailure."""
+    """Copy the run to continue from `logging.dir`, if this is a URL with more of the run than this machine has. Return
+    a notice if it was copied, otherwise None. Raises RunFailure."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -167,7 +169,7 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL that this run is copied to, which it keeps; None without one."""
+    """Return the URL to which this run is copied, which stays the same when it resumes; None if it is not copied."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:
         return kept
@@ -190,8 +192,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | No
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """Return (notices, warnings) about changes of the recipe since a checkpoint. Raises CheckpointFailure with the
-    reasons if they make it another run."""
+    """Return (notices, warnings) on changes of the recipe since a checkpoint. Raises CheckpointFailure with the reasons
+    if the changes are refused."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
@@ -213,7 +215,7 @@ def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFa
 
 
 def _plan_of(entry: CheckpointEntry) -> tuple[Plan | None, str]:
-    """Return the plan with which a checkpoint was saved and "", or None and the reason why it cannot be compared."""
+    """Return (the plan with which a checkpoint was saved, ""), or (None, the reason why it cannot be compared)."""
     try:
         return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
     except OSError:
@@ -227,8 +229,8 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """Create an empty folder for a run; runs that start at the same time get different ones. With `folder`: create that
-    if it does not exist. Raises OSError."""
+    """Create an empty folder for a run and return it; runs that start at the same time get different folders. With
+    `folder`, use that one, and create it if it does not exist. Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -247,8 +249,8 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
 
 
 def _time_of_next(runs: Path) -> str:
-    """Return the time with which the name of a new run begins: now, or one second after the newest run if the clock of
-    this machine is behind. The newest run is found by name."""
+    """Return the time with which the name of a new run begins: now, or one second after the newest run (by name) if
+    this machine's clock is behind."""
     now = datetime.now()
     for path in runs.iterdir():
         with suppress(ValueError):  # it is not named by its time
@@ -258,8 +260,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the part of a folder's name that says what differs from the first run that still exists. The same recipe
-    always gets the same name."""
+    """Return the part of a folder's name that shows how the run differs from the first run that still exists. The same
+    recipe always gets the same label."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -274,8 +276,8 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return what to continue in the folder that the user gave for the run. Raises RunFailure if it has a run and
-    `resumes` is False."""
+    """Return the checkpoint and run to continue in the folder that the user named for the run. Raises RunFailure if the
+    folder has a run but `resumes` is False."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
@@ -295,8 +297,8 @@ def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePo
 
 
 def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return what to continue at a path: a checkpoint, a run's folder, its folder of checkpoints, or a recipe's folder
-    of runs. Raises RunFailure."""
+    """Return the checkpoint and run to continue for a path: a checkpoint, a run's folder, its folder of checkpoints, or
+    a folder of runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
@@ -317,8 +319,8 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest of a recipe's runs with a complete checkpoint. Raises RunFailure if a newer run is still
-    running."""
+    """Return the newest run in a folder that has a complete checkpoint, with this checkpoint; None if there is none.
+    Raises RunFailure if a newer run is still running."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
@@ -338,8 +340,8 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest complete checkpoint of a run. If the run has no folder on this machine, a new run starts from
-    it."""
+    """Return the newest complete checkpoint of a run; None if there is none. If the run has no folder on this machine,
+    a new run starts from the checkpoint."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -354,8 +356,8 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return one checkpoint as the start. If its run has newer ones, a new run starts from it, so that they are not
-    overwritten. Raises CheckpointFailure if it is damaged."""
+    """Return the checkpoint at a path as the start. If its run has newer checkpoints, a new run starts from it, so that
+    these are not overwritten. Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
@@ -381,8 +383,8 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
 
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest checkpoint below `checkpoint.dir` of a run whose folder is not on this machine. A new run
-    starts from it, because the old one may still be running elsewhere."""
+    """Return the newest checkpoint in `checkpoint.dir` of a run without a folder on this machine; None if there is
+    none. A new run starts from it, because the old one may still be running elsewhere."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)

@@ -1,7 +1,7 @@
-"""Lock on a run's folder, so that only one run writes to it. The lock file names the process that has it.
+"""Lock on a run's folder, so that only one process writes to the run. The lock file names the process that has the
+lock.
 
-Forked ranks and loader workers inherit the lock, so it lasts until the last of them has ended, in whatever way.
-"""
+Forked ranks and loader workers inherit the lock, so it lasts until the last of them has exited, for whatever reason."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process th
 
 
 class RunLock:
-    """Lock on one run's folder, and the copies of that to a URL as long as it lasts. `is_held` stays False if the file
-    system does not support locks."""
+    """Lock on one run's folder. While the lock lasts, the folder may be copied to a URL (`upload`). `is_held` stays
+    False if the file system does not support locks."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
@@ -31,8 +31,8 @@ class RunLock:
         return self._lock.handle != -1
 
     def take(self, run_dir: Path) -> str | None:
-        """Lock the folder. Returns a notice if the file system does not support locks. Raises RunFailure if another
-        process holds the lock."""
+        """Lock the folder. Return a notice if the file system does not support locks, otherwise None. Raises RunFailure
+        if another process has the lock."""
         self.release()
         deadline_s = time.monotonic() + ORPHANS_S
 
@@ -51,7 +51,7 @@ class RunLock:
         return None
 
     def upload(self, run_dir: Path, url: str) -> None:
-        """Copy the folder to a URL until the lock is released."""
+        """Start to copy the folder to a URL; the copying ends when the lock is released."""
         if self._upload is None:
             self._upload = Upload(run_dir, url)
 
@@ -63,8 +63,8 @@ class RunLock:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether a process has the lock of a run: on this machine or, if the file system shares locks, on
-    another."""
+    """Return whether a process has the lock of a run: a process of this machine or, if the file system shares locks, of
+    another one."""
     try:
         with open(run_dir / LOCK, "rb") as file:
             return not try_lock(file.fileno(), shared=True)
@@ -73,8 +73,8 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
-    """Return whether the run may still be running: the process that started it lives, or is on another machine. If that
-    process has ended, its ranks are about to end."""
+    """Return whether the run of a lock's `holder` may still be running: the process that started it exists, or is on
+    another machine. If it has exited, the ranks exit soon."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
@@ -91,7 +91,7 @@ def _in_use(run_dir: Path, holder: dict[str, object]) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether the process lives. A zombie does not."""
+    """Return whether a process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
