@@ -1,6 +1,6 @@
-"""Field docs: the docstring under each field of a model's class.
+"""Documentation of pydantic fields: the docstring under each field of a model's class.
 
-Read from the source only when needed (`dtrain schema`, `dtrain list`): pydantic's own option reads them whenever a
+It is read from the source only when needed (`dtrain schema`, `dtrain list`): pydantic's own option reads it whenever a
 class is created, which would cost every command a quarter of a second.
 """
 
@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 @cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docs by field name, for the fields that have one; those of base classes included."""
+    """Return the docstrings of a model's fields by name, for fields that have one; fields of base classes are
+    included."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is not BaseModel and issubclass(each, BaseModel):
@@ -35,8 +36,7 @@ def _own_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _docs_of_file(path: str) -> dict[str, dict[str, str]]:
-    """Return the docs of a file by the qualified name of the class (at the top of the module or nested), then by
-    field."""
+    """Return the field docstrings of all classes in a Python file: qualified class name -> field -> docstring."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError:

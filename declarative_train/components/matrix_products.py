@@ -1,4 +1,4 @@
-"""Matrix products of a layer: operations as torch's own counter counts them, two for each multiply-add."""
+"""Matrix products of a layer, with their operations as torch's flop counter counts them: two for each multiply-add."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Product(NamedTuple):
-    """A matrix product. `num_graded`: how many of its two operands need a gradient; each adds as many operations to the
-    backward."""
+    """Matrix product with `flops` operations in the forward. `num_graded`: how many of the two factors need a gradient;
+    each adds as many operations to the backward."""
 
     flops: int
     num_graded: int
 
 
 class Weight(NamedTuple):
-    """A parameter by its name within the layer."""
+    """Parameter of a layer: its name within the layer, its shape, and whether it is trained."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,8 +26,8 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Use of a layer: specs by input, the layer's first output, whether a gradient flows back through each input,
-    and the layer's parameters."""
+    """Use of a layer by one node: the specs of its inputs, of its first output, whether a gradient flows back through
+    each input (`graded`), and the layer's parameters (`weights`)."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec
@@ -36,18 +36,17 @@ class Use(NamedTuple):
 
     @property
     def matrices(self) -> list[Weight]:
-        """Weights with two or more dimensions."""
+        """Parameters with two or more dimensions."""
         return [each for each in self.weights if len(each.shape) > 1]
 
     @property
     def is_inner_graded(self) -> bool:
-        """True if the layer's intermediate results need a gradient."""
+        """True if intermediate results of the layer need a gradient."""
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return a product for each of the layer's matrices: each element of `spec` takes one multiplication per
-        element of all dimensions of the matrix but the first. `spec`: the result of a linear map or a convolution, or
-        the input of a transposed convolution."""
+        """Return the product of each matrix (out, *rest) of the layer: 2 * prod(rest) operations per element of `spec`.
+        `spec`: the result of a linear map or convolution, or the input of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

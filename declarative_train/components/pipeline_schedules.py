@@ -1,4 +1,5 @@
-"""The pipeline schedules: torch's class, the assignment of stages to ranks, the requirements and the cost of each.
+"""Table of the pipeline schedules: for each the class in torch, the assignment of stages to ranks, its requirements and
+its cost.
 
 All give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
 
@@ -17,16 +18,16 @@ InFlight = Literal["all", "one_forward_one_backward", "interleaved", "interleave
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """A row of the table.
+    """Pipeline schedule, a row of the table.
 
-    torch_class       its name in `torch.distributed.pipelining.schedules`
-    stages_per_rank   the least and the most that a rank may hold; None: no bound
+    torch_class       name of the class in `torch.distributed.pipelining.schedules`
+    stages_per_rank   the smallest and the largest number of stages of a rank; None: no limit
     is_v              the second half of the stages goes back over the ranks, so that the last stage is on rank 0
-    splits_backward   inputs and weights in two actions (I, W): torch refuses `compile`, and a module called twice in
-                      one stage breaks it
-    fills_first       every stage has a forward before the first backward, so it needs a microbatch for each stage
-    in_rounds         microbatches go in equal rounds over the ranks
-    in_flight         which microbatches wait for their backward on a rank (`most_in_flight`)
+    splits_backward   gradients of inputs and of weights are two actions (I, W): then torch does not support `compile`,
+                      nor a module that is called twice in one stage
+    fills_first       every stage has a forward before the first backward, so a step needs a microbatch for each stage
+    in_rounds         microbatches go in rounds of equal size over the ranks
+    in_flight         formula for the number of microbatches that wait for their backward on a rank (`most_in_flight`)
     """
 
     torch_class: str
@@ -38,7 +39,7 @@ class PipelineSchedule:
     in_flight: InFlight = "all"
 
     def stages_of(self, rank: int, num_ranks: int, num_stages: int) -> tuple[int, ...]:
-        """Return the stages that a rank of the pipeline holds."""
+        """Return the numbers of the stages that rank `rank` of the pipeline holds."""
         if self.is_v:
             return (rank, num_stages - 1 - rank)
         return tuple(range(rank, num_stages, num_ranks))
@@ -47,12 +48,12 @@ class PipelineSchedule:
         return next(rank for rank in range(num_ranks) if stage in self.stages_of(rank, num_ranks, num_stages))
 
     def holds(self, num_stages: int) -> bool:
-        """Return whether a rank may hold this many stages."""
+        """Return whether a rank may hold `num_stages` stages."""
         least, most = self.stages_per_rank
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts this number of microbatches per step."""
+        """Return whether torch's schedule accepts `num_microbatches` microbatches per step."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:
@@ -68,10 +69,10 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Return the seconds per step that the slowest rank idles while the pipeline fills and drains. An upper bound
-        if there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages. The
-        times are those of all its stages together, for a forward, a backward, and the part of the backward for the
-        weights."""
+        """Return the seconds per step in which the slowest rank is idle while the pipeline fills and drains; an upper
+        bound if there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages.
+        `forward_s`, `backward_s`, `weights_s`: time of all stages of a rank for one microbatch, of a forward, a
+        backward, and the part of the backward for the weights."""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
@@ -83,8 +84,8 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return the largest number of microbatches that wait for their backward on a rank at a time, counted once for
-        each of its stages; where the backward is split, for the weights' part of it."""
+        """Return the largest number of microbatches that wait for their backward on a rank at the same time, counted
+        once for each stage of the rank; if the backward is split, those that wait for the gradients of weights."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

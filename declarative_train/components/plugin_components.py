@@ -1,7 +1,8 @@
-"""Components of plugins other than layers: what their text declares, and a component class that calls their code.
+"""Components of plugins other than layers: what the text of a user's class declares, and a component that calls its
+code.
 
-Like layers they are read with `ast`: the base gives the kind, `__init__` the fields, the methods what they can do. A
-plan holds such a component with the path of its file under `plugin`, and `Registry.read` reads it from there.
+The text is read with `ast`: the base class gives the kind of component, `__init__` the fields, the methods what the
+component can do. A plan stores such a component with the path of its file under `plugin`, and `Registry.read` reads it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ PLUGIN = "plugin"
 
 
 class PluginComponent(Component):
-    """Base class of components from a plugin; `read_plugin_components` makes the subclasses. `may_import` False: the
-    code must not run, so only the fields of the component may be used."""
+    """Base class of components that call a user's class; `read_plugin_components` makes the subclasses. `may_import`
+    False: the user's code must not run, so only the fields of the component may be used."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
@@ -54,12 +55,12 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Set the class attributes that follow from others, when all of these are set."""
+        """Compute the class attributes that depend on others; called when all others are set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
-        """Set a class attribute to the value that the plugin's class gives it. `key`: one of `Kind.declares`. Raises
-        ValueError with the problem and a hint."""
+        """Set a class attribute of the component from the attribute `key` (one of `Kind.declares`) of the user's class.
+        Raises ValueError with the problem and a hint."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
@@ -69,7 +70,7 @@ class PluginComponent(Component):
         return super().from_data({key: value for key, value in data.items() if key != PLUGIN})
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of the class's `__init__`."""
+        """Return the fields as keyword arguments for `__init__` of the user's class."""
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -79,14 +80,14 @@ class PluginComponent(Component):
         return found
 
     def make(self, *first: object) -> Any:
-        """Return an object of the plugin's class, which runs its code. `first`: the first arguments, which dtrain
-        gives. Raises any exception of that code."""
+        """Import the user's file and return an object of the user's class. `first`: the first arguments, which dtrain
+        provides. Raises any exception of the user's code."""
         return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
 
 
 class Method(NamedTuple):
-    """A method of a plugin class. `signature`: for hints. `least`, `most`: bounds of the number of arguments
-    after `self`."""
+    """Method that a user's class must have. `signature` is shown in hints. `least`, `most`: limits on the number of
+    arguments after `self`."""
 
     name: str
     signature: str
@@ -95,19 +96,19 @@ class Method(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Kind of plugin class (loss, metric, field, ...).
+    """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class.
 
-    bases      how the dotted name of a base class begins
-    adapter    our component class that calls the plugin's class
-    methods    the class has one of them
-    ending     the end of class names that is left out of the type
-    leads      the number of first arguments of `__init__` that dtrain gives
-    needs      fields that it must have
-    says       attributes that are true or false
-    declares   attributes that the adapter takes
-    required   methods that it must have too
-    inherits   how the dotted names of bases begin that have the methods
-    refused    how the dotted names of bases begin that are refused, with the message and a hint
+    bases      beginnings of the dotted names of base classes that make a class this kind
+    adapter    our component class that calls the user's class
+    methods    alternatives: the class has one of these methods
+    ending     end of class names that is not part of the type (`SlackSink` is `slack`)
+    leads      number of first arguments of `__init__` that dtrain provides
+    needs      fields that the class must have
+    says       class attributes that are true or false
+    declares   class attributes whose value the adapter uses (`PluginComponent.declare`)
+    required   methods that the class must have in any case
+    inherits   beginnings of the dotted names of base classes that have the methods already
+    refused    beginning of the dotted names of base classes that are an error, the message and a hint
     """
 
     bases: tuple[str, ...]
@@ -202,7 +203,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundComponent:
-    """A component of the file, and the position of its class name."""
+    """Component class made for a class of a plugin's file, and the position of the class name in the file."""
 
     component: type[PluginComponent]
     line: int
@@ -216,8 +217,8 @@ Found = Mapping[str, Mapping[str, FoundComponent]]
 
 @lru_cache(maxsize=64)
 def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
-    """Return the components of a file and the problems found. A file that is not valid Python gives neither:
-    `read_plugin` reports that."""
+    """Return the components of a plugin's file, by kind and type, and the problems found. If the file is not valid
+    Python, both are empty: `read_plugin` reports that."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -239,8 +240,8 @@ def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[F
 
 
 def find_plugin_component(word: str, path: str, name: str) -> type[PluginComponent] | None:
-    """Return the component of a plugin that a plan names, or None. Raises OSError, and ValueError when the file no
-    longer passes the checks."""
+    """Return the component class of kind `word` and type `name` in the plugin file that a plan names, or None. Raises
+    OSError, and ValueError if the file no longer passes the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin_components(path, file.read(), may_import=True)
     if problems:
@@ -322,7 +323,7 @@ def _read(
 
 
 class Makeable(Protocol):
-    """Interface of a plugin component that can make an object of its class."""
+    """Interface of a plugin component that can create an object of the user's class."""
 
     @property
     def type(self) -> str: ...
@@ -331,8 +332,9 @@ class Makeable(Protocol):
 
 
 def make_seeded(component: Makeable) -> tuple[Any, bool]:
-    """Return an object of the plugin's class, made with random generators that are seeded from its settings, so that it
-    is the same in every process; and whether it drew random numbers. Raises any exception of its code."""
+    """Return an object of the user's class, and whether creating it drew random numbers. The random generators are
+    seeded from the component's settings, so that every process creates the same object. Raises any exception of the
+    user's code."""
     from declarative_train.components.counter_rng import key_of
     from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
@@ -344,7 +346,8 @@ def make_seeded(component: Makeable) -> tuple[Any, bool]:
 
 
 def line_in_plugin(error: BaseException, path: str) -> str:
-    """Return `; mine.py, line 12`: the last line of a plugin's file that an error passed through."""
+    """Return `; mine.py, line 12`: the last line of the plugin's file in the traceback of an error; "" if there is
+    none."""
     from traceback import extract_tb
 
     from declarative_train.files.open_files import format_path
@@ -354,7 +357,7 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 
 
 def describe_failure(type: str, problem: Exception) -> ShapeError:
-    """Return the error for plugin code that fails on made-up samples."""
+    """Return the error for user's code that raised `problem` on generated samples."""
     lines = str(problem).splitlines() or [""]
     return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
@@ -362,8 +365,8 @@ def describe_failure(type: str, problem: Exception) -> ShapeError:
 def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Yield (name, (syntax node, value)) for the attributes with these names in the class, or in its bases in this
-    file. A value that is not a literal is None."""
+    """Yield (name, (syntax node, value)) for the attributes `names` that a class, or a base class in the same file,
+    assigns. A value that is not a literal is None."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

@@ -1,4 +1,5 @@
-"""File of a plugin as text: its public classes, their bases and arguments; and its module, if its code may run.
+"""File of a plugin as text: its public classes, their bases and arguments; and the import of the file, if its code may
+run.
 
 Every kind of plugin is read by this module. None of its code runs before `import_plugin`.
 """
@@ -29,7 +30,7 @@ ProblemKind = Literal["syntax", "signature", "reserved", "name"]
 
 @dataclass(frozen=True, slots=True)
 class PluginProblem:
-    """A problem in a plugin's text. Lines and columns count from 1; `name` is the word under the caret."""
+    """Problem in the text of a plugin. Lines and columns count from 1; `name` is the word at that position."""
 
     kind: ProblemKind
     message: str
@@ -41,7 +42,7 @@ class PluginProblem:
 
 
 class PluginFile:
-    """Classes and imports of a file, with the dotted names that they refer to."""
+    """Parsed file of a plugin: its classes, and the full dotted names that its imports give to names."""
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path, self.text = path, text
@@ -50,14 +51,15 @@ class PluginFile:
         self.imports = dict(_imports(tree))
 
     def public_classes(self, start: str | tuple[str, ...]) -> Iterator[ast.ClassDef]:
-        """Yield the public classes that derive, directly or through others of this file, from a class whose dotted name
-        starts with `start`."""
+        """Yield the public classes that derive, directly or through other classes of the file, from a class whose
+        dotted name starts with `start`."""
         for node in self.classes.values():
             if not node.name.startswith("_") and self.derives(node, start):
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """Return whether a class derives only from classes whose dotted names start with one of `starts`."""
+        """Return whether all base classes of a class, also indirect ones, have dotted names that start with one of
+        `starts`."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
             self.derives_just(self.classes[name], starts, depth + 1)
@@ -74,14 +76,15 @@ class PluginFile:
         )
 
     def bases(self, node: ast.ClassDef) -> list[str]:
-        """Return the dotted names of its bases; `Dataset[int]` counts as `Dataset`."""
+        """Return the dotted names of a class's bases; `Dataset[int]` counts as `Dataset`."""
         return [self.full_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
 
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
         return any(name in ("typing.NamedTuple", "NamedTuple") for name in self.bases(node))
 
     def full_name(self, node: ast.expr | None) -> str:
-        """Return the full dotted name: `torch.nn.Module` for `nn.Module`; "" for an expression that is not a name."""
+        """Return the full dotted name of an expression: `torch.nn.Module` for `nn.Module`; "" if the expression is not
+        a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -91,7 +94,7 @@ class PluginFile:
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
 
     def method(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.FunctionDef | None:
-        """Return a method of the class, or of its bases in this file."""
+        """Return the method `name` of a class, or of its bases in this file; None if there is none."""
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == name:
                 return item
@@ -103,8 +106,8 @@ class PluginFile:
         return None
 
     def attribute(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.Assign | ast.AnnAssign | None:
-        """Return the assignment of a class attribute, in the class or in its bases in this file; None if there is
-        none."""
+        """Return the assignment of the class attribute `name`, in the class or in its bases in this file; None if there
+        is none."""
         for item in node.body:
             if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
                 target = item.targets[0] if isinstance(item, ast.Assign) else item.target
@@ -114,14 +117,14 @@ class PluginFile:
         return next((found for base in own if (found := self.attribute(base, name, depth + 1)) is not None), None)
 
     def place(self, node: ast.AST) -> tuple[int, int, int]:
-        """Return line, column and end column in characters; `ast` counts bytes."""
+        """Return (line, column, end column) of a syntax node in characters; `ast` counts bytes."""
         line, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         return line, _characters(text, start) + 1, (len(text) if end is None else _characters(text, end)) + 1
 
     def name_place(self, node: ast.ClassDef) -> tuple[int, int, int]:
-        """Return the position of the name after `class`."""
+        """Return (line, column, end column) of the name after `class`."""
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
         column = max(0, line.find(node.name, _characters(line, node.col_offset))) + 1
         return node.lineno, column, column + len(node.name)
@@ -143,8 +146,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class ArgumentFields(NamedTuple):
-    """Arguments of a class's `__init__` as fields for pydantic. `lists`: those annotated as lists. `computed`: those
-    whose default only the code knows."""
+    """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of those annotated as lists.
+    `computed`: names of those whose default is not a literal, so that only running the code gives it."""
 
     fields: Mapping[str, Any]
     lists: frozenset[str]
@@ -158,8 +161,8 @@ def read_fields(
     taken: Container[str],
     given: Mapping[str, Any] = {},
 ) -> tuple[ArgumentFields, list[PluginProblem]]:
-    """Return the arguments of `__init__` as fields, and problems. `taken`: names with another meaning. `given`: fields
-    that are known already, by name."""
+    """Return the arguments of `__init__` as pydantic fields, and problems. `taken`: names that are already used for
+    another purpose. `given`: fields to use for some names in place of the argument's own type and default."""
     fields: dict[str, Any] = {}
     lists: set[str] = set()
     computed: set[str] = set()
@@ -200,7 +203,7 @@ def read_fields(
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether JSON can hold the value."""
+    """Return whether a value can be written as JSON."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -209,7 +212,8 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """Return the type by which recipes name a class (its attribute `type`, else `own` in lower case), and problems."""
+    """Return the type by which recipes name a class (its attribute `type`, else `own` in lower case), and problems.
+    `what`: the kind of component, for messages."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":
@@ -226,7 +230,7 @@ def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tupl
 
 
 def positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return the positional arguments, without `self`, each with its default or None."""
+    """Return the positional arguments of a method without `self`, each with its default or None."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
     return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]
@@ -238,7 +242,7 @@ def arguments_of(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | No
 
 @lru_cache(maxsize=16)
 def import_plugin(path: str) -> ModuleType:
-    """Run a plugin's file as a module of its own. Raises any exception of its code."""
+    """Import a plugin's file as a module, which runs its code, and return it. Raises any exception of the code."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     name = f"dtrain_plugin_{Path(path).stem}_{sha256(path.encode()).hexdigest()[:8]}"

@@ -1,7 +1,7 @@
-"""Base class of plugin layers: fields read from the file's text, a module from its code.
+"""Base class of plugin layers: the fields are read from the text of the user's file, the module is made by its code.
 
-A layer's code is constructed once for each node, with a seed of its own. The numbers that it draws, and how its tensors
-depend on each other (a teacher that starts as a copy of its student), are then the same in every mode, stage and shard.
+The user's class is constructed once for each node, with a seed of its own. Its random numbers, and dependencies between
+its tensors (a teacher that starts as a copy of its student), are then the same in every mode, stage and shard.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": 
 
 
 class PluginLayer(Layer):
-    """A plugin's layer; `components/plugins.py` makes the subclasses. `may_import` False: the code must not run, so the
-    shapes after the layer are unknown."""
+    """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import` False: the user's code must not
+    run, so the shapes after the layer are unknown."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
@@ -38,13 +38,14 @@ class PluginLayer(Layer):
 
     @property
     def is_random(self) -> bool:
-        """True, because it cannot be known. An unneeded seed costs microseconds a step; without a needed one a run
-        cannot be reproduced."""
+        """True, because it is unknown whether the code draws random numbers. An unneeded seed costs microseconds a
+        step; without a needed one a run cannot be reproduced."""
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Import the file and return the module. Its batch normalisations are replaced by ours, since running
-        statistics of torch's would depend on the mode. Raises any exception of the code."""
+        """Import the user's file and return the module. torch's batch normalisations in it are replaced by
+        `BatchNormModule`, because their running statistics would depend on the parallelism. Raises any exception of the
+        user's code."""
         from declarative_train.components.layers.modules.batch_norm import adopt_batch_norms
 
         made: nn.Module = getattr(import_plugin(self.plugin_path), self.plugin_class)(**self._arguments(inputs))
@@ -52,15 +53,15 @@ class PluginLayer(Layer):
         return made
 
     def start(self, inputs: Mapping[str, TensorSpec], seed: int) -> nn.Module:
-        """Return the module with the initial values of the run, always on the CPU: on the meta device, code that loads
-        a pretrained model could not read its weights. Raises any exception of the code."""
+        """Return the module with the start values of the run, always on the CPU: on the meta device, code that loads a
+        pretrained model could not read its weights. Raises any exception of the user's code."""
         import torch
 
         with seed_generators(seed), torch.device("cpu"):
             return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
-        """Return an init that keeps the value which the code gives the parameter."""
+        """Return an init that takes the value that the user's constructor gives the parameter."""
         return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:
@@ -81,7 +82,8 @@ class PluginLayer(Layer):
 
 
 class AsTheCodeDoes(Init):
-    """Start value from the plugin's constructor: `graph/initialise.py` reads it from the constructed module."""
+    """Init with the values that the constructor of a plugin's layer sets; `graph/initialise.py` reads them from the
+    constructed module."""
 
     of_layer: ClassVar[bool] = True
 
@@ -95,7 +97,7 @@ class AsTheCodeDoes(Init):
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the generators that a constructor may draw from (torch's, Python's, numpy's), and restore their states
+    """Seed the global random generators of torch, Python and numpy for the `with` block, and restore their states
     afterwards."""
     import random
 

@@ -20,8 +20,8 @@ _BASES = ("declarative_train.run", "declarative_train.plugins.Sink")
 
 @dataclass(frozen=True, slots=True)
 class FoundSink:
-    """A sink of the file, and the position of its class name. `fields`: by name the type and the default, `...` where
-    there is none."""
+    """Sink class in a plugin's file, and the position of the class name. `fields`: name -> (type, default), with the
+    default `...` if the field is required."""
 
     name: str
     class_name: str
@@ -34,8 +34,8 @@ class FoundSink:
 
 @lru_cache(maxsize=64)
 def read_sinks(path: str, text: str) -> tuple[Mapping[str, FoundSink], tuple[PluginProblem, ...]]:
-    """Return the sinks of a file by name and the problems found. A file that is not valid Python gives neither:
-    `read_plugin` reports that."""
+    """Return the sinks of a plugin's file by name, and the problems found. If the file is not valid Python, both are
+    empty: `read_plugin` reports that."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

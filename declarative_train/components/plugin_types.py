@@ -1,4 +1,4 @@
-"""Types of a plugin's arguments, read from annotations and defaults without running code."""
+"""Pydantic types of a plugin's arguments, read from annotations and defaults without running code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DICTS = ("dict", "Dict", "Mapping", "typing.Dict", "typing.Mapping", "collectio
 
 
 class DefaultKind(Enum):
-    """NONE: required. KNOWN: a literal. COMPUTED: only the code knows."""
+    """Default of an argument. NONE: there is none, so the argument is required. KNOWN: a literal. COMPUTED: an
+    expression that only running the code can evaluate."""
 
     NONE = auto()
     KNOWN = auto()
@@ -33,8 +34,8 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return the type of an argument for pydantic (`Any` if it is not plain data), and whether it expects a list
-    (recipes give tuples)."""
+    """Return the type of an argument for pydantic (`Any` if the annotation is not plain data), and whether the user's
+    code expects a list there (recipes give tuples)."""
     if annotation is None:
         return _type_of_default(kind, default)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

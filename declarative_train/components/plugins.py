@@ -49,7 +49,7 @@ _OF_THE_EDGE = {
 
 @dataclass(frozen=True, slots=True)
 class FoundLayer:
-    """A layer of the file, and the position of its class name."""
+    """Layer class made for a class of a plugin's file, and the position of the class name in the file."""
 
     layer: type[PluginLayer]
     line: int
@@ -61,8 +61,8 @@ class FoundLayer:
 def read_plugin(
     path: str, text: str, *, may_import: bool
 ) -> tuple[Mapping[str, FoundLayer], tuple[PluginProblem, ...]]:
-    """Return the layers of a file by type, and the problems found. `may_import`: whether `build` may run the file
-    (otherwise the shapes after its layers are unknown)."""
+    """Return the layers of a plugin's file by type, and the problems found. `may_import`: whether `build` may run the
+    file (otherwise the shapes after its layers are unknown)."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
@@ -87,8 +87,8 @@ def read_plugin(
 
 @lru_cache(maxsize=16)
 def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
-    """Return the layers of a plugin that a plan names, ready to build. Raises OSError, and ValueError when the file no
-    longer passes the checks."""
+    """Return the layer classes in the plugin file that a plan names, by type, ready to build. Raises OSError, and
+    ValueError if the file no longer passes the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin(path, file.read(), may_import=True)
     if problems:
@@ -97,7 +97,7 @@ def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
 
 
 class _Class:
-    """Reader of one class. It collects the problems, so that all are reported at once."""
+    """Reader of one class of a plugin's file. It collects the problems, so that all are reported at once."""
 
     def __init__(self, file: PluginFile, node: ast.ClassDef) -> None:
         self._file, self._node = file, node
@@ -198,7 +198,7 @@ class _Class:
 
 
 def _annotation_name(node: ast.expr, dotted: Any) -> str | None:
-    """Return the name in `Annotated[Tensor, "name"]`, or None."""
+    """Return the name in the annotation `Annotated[Tensor, "name"]`, or None for other annotations."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
         if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):

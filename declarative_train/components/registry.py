@@ -1,4 +1,4 @@
-"""Table of components that imports the module of an entry when the entry is first used.
+"""Table of component types; the module of a type is imported when the type is first used.
 
 The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). Importing all of them would make every
 `dtrain lint` load a hundred pydantic models that the recipe does not name.
@@ -20,12 +20,12 @@ C = TypeVar("C", bound=Component)
 
 
 class ComponentError(ValueError):
-    """Error: a plan has a component that this version of dtrain lacks, or that has other keys."""
+    """Error: a plan has a component that this version of dtrain lacks, or whose keys are different."""
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """Components by type: those of the literal, whose modules are in `package`, and those of the packs. `kind` is the
-    word used in messages ("layer")."""
+    """Component classes by type: those of a literal, whose modules are in `package`, and those of the packs. `kind` is
+    the word used in messages ("layer")."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         return self._found[name]
 
     def read(self, data: Mapping[str, object]) -> C:
-        """Return a component from the data that `Component.as_data` wrote. Raises ComponentError."""
+        """Return a component from the JSON data that `Component.as_data` wrote. Raises ComponentError."""
         name = str(data.get("type"))
         if name not in self and isinstance(path := data.get("plugin"), str):
             from declarative_train.components.plugin_components import (

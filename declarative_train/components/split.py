@@ -1,4 +1,4 @@
-"""Interface of splits: rules that choose the rows of a set."""
+"""Interface of splits. A split chooses the rows of one set (validation, test) from the rows of the source."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows that fractions refer to
-    read         the values of a column
-    shuffled     the numbers 0..n-1 in an order that depends on the seed and the set's name alone
-    by, sort     of the window, if there is one
-    behind       fraction that the later sets cut by `last` take
+    num_total    the number of rows of which a fraction is taken
+    read         returns the values of a column
+    shuffled     returns the numbers 0..n-1 in an order that depends only on the seed and the name of the set
+    by, sort     keys of `data.window`, if there is a window
+    behind       fraction that sets cut by `last` take from the end after this one
     """
 
     num_rows: int
@@ -31,17 +31,17 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Result of a split: `num_rows` random candidates, which the package `data` draws without listing all numbers."""
+    """Result of a split: `num_rows` random rows, which the package `data` draws without listing all numbers."""
 
     num_rows: int
 
 
 class Split(Component, ABC):
-    """Rule that cuts one set from the source's rows.
+    """Split: rule that chooses the rows of one set from the rows of the source.
 
-    `turn`: order of the rules. Cuts by value come first (0), then the last rows (1), then random whole groups (2), then
-    random single rows (3); equal ones in the order of the recipe. Random single rows come last because they would break
-    up groups.
+    `turn`: sets are cut in the order of this number: by values (0), the last rows (1), random whole groups (2), random
+    single rows (3); with equal numbers, in the order of the recipe. Random single rows come last because they would
+    break up groups.
     """
 
     turn: ClassVar[int]
@@ -54,19 +54,20 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return the same split without `of` (the name of a mixture's source), for a table that is not a mixture."""
+        """Return a copy without `of` (the name of a source of a mixture), for a table that is not a mixture."""
         return self.model_copy(update={"of": None})
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it reads."""
+        """Names of the columns whose values the split reads."""
         return ()
 
     @property
     def own_source(self) -> Dataset | None:
-        """The set's own source, when it is not cut from the main one."""
+        """Source of the set, if the set is not cut from the main source; else None."""
         return None
 
     @abstractmethod
     def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """Return the chosen row numbers, ascending. Raises ValueError with the reason in the recipe's words."""
+        """Return the chosen row numbers, ascending. Raises ValueError, in the words of the recipe, if the set would be
+        empty or wrong."""

@@ -1,7 +1,7 @@
-"""Storage formats of frozen weights, with fewer bits than trained weights: names and sizes, without torch.
+"""Storage formats of frozen weights in fewer bits (nf4, int8, bf16): names and sizes, without torch.
 
-A weight (rows, columns) is stored as bytes (rows, `row_bytes`). Each row is independent, so a rank that holds some rows
-reads, packs and unpacks only those.
+A weight (rows, columns) is stored as bytes (rows, `row_bytes`). Rows are independent of each other, so a rank that
+holds some rows reads, packs and unpacks only those.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return the bytes of a row's codes, the last block padded."""
+    """Return the number of bytes of a row's quantised values; the last block is padded."""
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8
 
 
 def row_bytes(storage: StorageName, columns: int) -> int:
-    """Return the bytes of a row: its codes, followed by the scales of its blocks in bfloat16."""
+    """Return the number of bytes of a row: its quantised values, followed by the scales of its blocks in bfloat16."""
     scales = 0 if storage == "bf16" else num_blocks(columns) * SCALE_BYTES
     return code_bytes(storage, columns) + scales
 

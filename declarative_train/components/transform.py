@@ -1,4 +1,4 @@
-"""Interface of transforms: changes of the images of a sample."""
+"""Interface of transforms, which change the images of a sample (augmentation)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ Size = tuple[int | None, int | None]
 
 
 class Motion(NamedTuple):
-    """Map of the points of an image: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
-    corner, in a new image of `size` (height, width)."""
+    """Affine map of the points of an image: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper
+    left corner, in a new image of `size` (height, width)."""
 
     matrix: tuple[float, float, float, float, float, float]
     size: tuple[int, int]
 
 
 class Transform(Component, ABC):
-    """A change of the pictures of a sample, in the order of the list.
+    """Transform: changes the images of a sample; transforms are applied in the order of the list.
 
-    `on_numbers`: it changes float32 arrays (C, H, W), otherwise pictures of Pillow with 8 bits a channel; those on
-    pictures come first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
-    `of_pairs`: it mixes a sample of a training batch with another one, after everything that is done to each alone.
-    `moves`: it changes where things are, and masks and boxes follow; None: unknown.
+    `on_numbers`: it changes float32 arrays (C, H, W), otherwise Pillow images with 8 bits per channel, which come
+    first. `is_random`: it draws random numbers from (seed, epoch, sample, position in the list), for the training set
+    only. `of_pairs`: it mixes two samples of a training batch, after all other transforms. `moves`: it moves points of
+    the image, so masks and boxes are changed too; None: unknown.
     """
 
     is_random: ClassVar[bool] = False
@@ -52,29 +52,30 @@ class Transform(Component, ABC):
         return self.fields is None or field in self.fields
 
     def check(self, size: Size, channels: int) -> ShapeError | None:
-        """Return why the transform cannot change images of this size, or None."""
+        """Return why images of this size and number of channels cannot be transformed, or None if they can."""
         return None
 
     def size_after(self, size: Size) -> Size:
-        """Return the size of its results, as far as the recipe determines it."""
+        """Return the size (height, width) of the result for images of this size; None where the recipe does not
+        determine it."""
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Return the interval of the numbers of its results, given the interval of its inputs."""
+        """Return the range of the numbers in the result, given the range of the numbers in the image."""
         return interval
 
     @abstractmethod
     def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the changed images (or arrays) of one sample, one for each field. Raises ValueError, in the recipe's
-        words."""
+        """Return the changed images (or arrays) of one sample, one for each field. `drawn`: source of random numbers.
+        Raises ValueError, in the words of the recipe."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of the sample, moved as `apply` moves the images with an equal `drawn`, without mixing
-        classes. Used only if the transform `moves`."""
+        """Return the masks of a sample, moved in the same way as `apply` moves the images with an equal `drawn`;
+        classes are not mixed. Used only if the transform `moves`."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """Return the motions, one after the other, by which `apply` moves the points of an image of this size with an
-        equal `drawn`. Used only if the transform `moves`."""
+        """Return the affine maps, one after the other, by which `apply` moves the points of an image of this size with
+        an equal `drawn`. Used only if the transform `moves`."""
         raise NotImplementedError(self.type)

@@ -1,4 +1,4 @@
-"""Batch of one rank for one forward, and its transfer from a loader process to the rank and to its device."""
+"""Batch of one rank for one forward, its transfer between processes, and its copy to the device."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHARED_BYTES = 256 << 10  # larger tensors use shared memory, at most of a milli
 class Batch:
     """Rows for one forward of one rank. A batch is never changed.
 
-    tensors      by field name, each (R, ...); R includes padding, which comes last
-    num_rows     real rows; 0 on a rank that got none (then R is 1 or, padded to full, microbatch_size)
+    tensors      by field name, each (R, ...); R includes padding rows, which come last
+    num_rows     number of real rows; 0 on a rank without any (then R is 1 or, padded to full, microbatch_size)
     row_weight   (R,) float32, 1 for real rows, then 0; None if every row is real
-    sample_ids   (num_rows,) int64, the samples' numbers in their set
+    sample_ids   (num_rows,) int64, number of each sample in the set
     epoch        training epoch, from 0; None in an evaluation
     """
 
@@ -42,7 +42,7 @@ Take: TypeAlias = "Callable[[int | None, np.ndarray], Taken]"
 
 
 def pack_batch(batch: Batch) -> Batch:
-    """Prepare a batch for transfer between processes: small tensors become arrays, which are pickled with the batch."""
+    """Return the batch in a form that is pickled quickly: small tensors become numpy arrays."""
     return Batch({name: _pack_tensor(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
 
 
@@ -75,9 +75,8 @@ def move_batch(batch: Batch, device: torch.device | None) -> Batch:
 
 
 def move_tensors(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
-    """Copy tensors to a device through pinned memory, without waiting; tensors that are there already are
-    returned as is.
-    """
+    """Return the tensors copied to a device through pinned memory, without waiting for the copies; tensors that are on
+    the device already are returned unchanged."""
     return tensors if device is None else {name: _move_tensor(tensor, device) for name, tensor in tensors.items()}
 
 
@@ -90,7 +89,7 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
     """Return a batch for each slot (this rank's part of a chunk), with all rows read by one call of `take`. `epoch`:
-    the training epoch."""
+    the training epoch, None in an evaluation."""
     import torch
 
     positions = [positions_of(slot) for slot in parts]
@@ -111,7 +110,8 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
 
 
 def without(batch: Batch, skipped: np.ndarray) -> Batch:
-    """Return the batch without the skipped rows: (num_rows,) bool. They become padding, with weight 0."""
+    """Return a copy of the batch in which the rows that are true in `skipped` (num_rows,) became padding, with weight
+    0."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

@@ -1,8 +1,8 @@
-"""Compilation of the data section: the recipe's section -> DataSpec with what ranks need to know, and diagnostics.
+"""Compilation of the section `data`: section -> DataSpec with everything that ranks need to know, and diagnostics.
 
 It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
-once, which checks it. Prepared sets are kept, so that a run in this process does not read them again. It does not
-import torch.
+once, which checks it. Prepared sets are kept, so that a run in this process does not read them again. torch is not
+imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from declarative_train.data.rows import SetRows
 from declarative_train.data.shared_sets import remember
 from declarative_train.data.shuffle import choose_roll, most_held, most_held_of_others
 from declarative_train.data.skipping import Skipped, Skips, in_words
-from declarative_train.data.source import find_columns, has_unknown_columns, open_sources, outlines, records, unrun
+from declarative_train.data.source import (
+    find_columns,
+    has_unknown_columns,
+    make_outlines,
+    open_sources,
+    record_files,
+    report_unrun,
+)
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec
 from declarative_train.data.split_checks import RowsOfSet, divide, overlaps
 from declarative_train.data.split_rows import TRAINING
@@ -56,11 +63,12 @@ def describe(
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """Return the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
+    """Return the DataSpec of the section; None if there is an error or, with `offline`, if a source is on another
+    machine.
 
-    `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
-    class numbers are used. `read`: the names that the model and the objective read; further outputs of a field
-    (`NAME.mask`) are made only if they are among them. None: all are made.
+    `floats`: dtype of floating-point fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
+    class numbers are used. `read`: names that the model and the objective read; an additional output of a field
+    (`NAME.mask`) is made only if it is among them. None: all are made.
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:
@@ -73,7 +81,7 @@ def describe(
 
 def _describe(draft: DataDraft) -> DataSpec | None:
     _check_words(draft)
-    if waiting := unrun(draft.section, draft.span):
+    if waiting := report_unrun(draft.section, draft.span):
         _check_outlines(draft)
         draft.diagnostics += waiting
         return None
@@ -99,8 +107,8 @@ def _describe(draft: DataDraft) -> DataSpec | None:
 
 
 def _check_outlines(draft: DataDraft) -> None:
-    """Check fields and sets against the columns that plugins declare for their sources, whose code may not run."""
-    tables = outlines(draft.section)
+    """Compare fields and sets with the columns that plugin sources declare, without running the code of the plugins."""
+    tables = make_outlines(draft.section)
     find_columns(draft, tables)
     if None in tables:
         has_unknown_columns(draft, tables[None])
@@ -111,7 +119,7 @@ def _num_own(draft: DataDraft) -> int:
 
 
 def _check_words(draft: DataDraft) -> None:
-    """Report errors that can be seen without the content of the source."""
+    """Report errors that can be found without the content of the source."""
     if draft.window is None:
         draft.diagnostics += diagnostics.of_rows(draft.section, draft.span)
     draft.diagnostics += diagnostics.of_transforms(draft.section, draft.span)
@@ -134,7 +142,7 @@ def _report_transform(draft: DataDraft, name: str, error: TransformError) -> Non
 def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
-    """Return a reader for each field, with the statistics of the training rows."""
+    """Return a reader for each field, with the statistics of the training rows; report fields without statistics."""
     readers = []
     for name, field in draft.fields.items():
         if (None, name) not in columns:
@@ -186,7 +194,8 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Convert the rows of each set. A field with a bad value is reported once; the others are still checked."""
+    """Return the prepared sets, with the rows of each set converted. A field with a bad value is reported once; the
+    others are still checked."""
     left = dict(parts)
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
@@ -220,7 +229,7 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were left out, and keep them with the training set, for the run's log."""
+    """Report the rows that were left out, and record them in the training set, for the log of the run."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():
@@ -235,7 +244,8 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report columns and rows that no field reads. `tables`: those that packs prepared, by source."""
+    """Report columns and rows that no field reads. `tables`: tables of the sources, which packs may have changed, by
+    source."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
@@ -250,7 +260,8 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of the fields for a set's own source. Fields that do not fit it were reported earlier."""
+    """Return the readers of the fields for the columns of a set's own source. Fields whose columns do not fit were
+    reported earlier."""
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
@@ -260,7 +271,8 @@ def _fields_of_set(
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
-    """Report a bad value at the key of the recipe that defines which values are allowed, else at the column."""
+    """Report a bad value at the key of the recipe that defines which values are allowed; without such a key, at the
+    column."""
     name, field, key = base_of(error.part.name), error.part.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)
@@ -322,7 +334,7 @@ def _make_spec(
         on_bad_row=section.on_bad_row,
         window=draft.window,
         transforms=tuple(each.as_data() for each in section.transforms),
-        files=() if draft.offline else tuple(records(paths)),  # lint keeps no plan
+        files=() if draft.offline else tuple(record_files(paths)),  # lint keeps no plan
     )
 
 

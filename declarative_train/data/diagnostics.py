@@ -1,4 +1,4 @@
-"""Diagnostics of the data section, and the state that its compilation steps share (`DataDraft`)."""
+"""Diagnostics of the section `data`, and the state that the steps of its compilation share (`DataDraft`)."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
-    """Return the diagnostic of a bad value. `place`: which row and file it is in. `made`: the column, if `span` is
-    another key."""
+    """Return the diagnostic for a value that a field cannot convert. `place`: row and file of the value. `made`:
+    reference to the column, if `span` is another key."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
@@ -80,8 +80,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return the error with the first value that is not a number added, if a column is text because of only a few such
-    values."""
+    """Return the error, with the first value that is not a number added if only a few such values make a column
+    text."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -95,7 +95,8 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
 
 
 def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
-    """Return the place of the first training row with the value that prevents statistics."""
+    """Return the position of the first training row with the value that prevents statistics, for a message; None if it
+    is not found."""
     import numpy as np
 
     if problem.value is None:
@@ -109,8 +110,8 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors of the window (samples of several consecutive rows). If there is one, the rows are not divided into
-    sets."""
+    """Yield errors of the section's window (a sample of several consecutive rows). `window` is None if there is
+    none."""
     yield from _of_joined(section, window, span)
     if window is None:
         return
@@ -124,7 +125,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
 
 
 def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield keys that cannot be combined with a field whose samples already hold several rows."""
+    """Yield errors for keys that cannot be combined with a field whose samples join several rows."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
@@ -140,7 +141,7 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors in a section without a window."""
+    """Yield errors for the key `rows` of fields in a section without a window."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)
@@ -198,8 +199,8 @@ def _takes_rows(cut: slice | int, length: int) -> bool:
 
 
 class DataDraft:
-    """State of a data section while it is compiled. `fields`: the recipe's, and further outputs of them that are read.
-    `skipped`: rows that are left out."""
+    """State of the section `data` while it is compiled. `fields`: those of the recipe, and additional outputs that are
+    read. `skipped`: rows that are left out."""
 
     def __init__(
         self,
@@ -229,7 +230,7 @@ class DataDraft:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """Settings that decide which rows of a source belong to a set."""
+        """Everything that decides which rows of a source belong to a set, as a cache key."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 
@@ -237,7 +238,7 @@ class DataDraft:
         self.diagnostics.append(diagnostic)
 
     def column_span(self, name: str, field: Field, column: str) -> Span:
-        """Return the place where the recipe names a column of a field."""
+        """Return the span at which the recipe names a column of a field."""
         for position, unwanted in enumerate(field.unwanted):
             if unwanted == column:
                 single = isinstance(getattr(field, "exclude", None), str)

@@ -1,4 +1,4 @@
-"""Readers of fields: rows of a table -> the values of a field."""
+"""Readers of fields: rows of a table -> values of a field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK_ROWS = 1 << 16
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
     """Field with everything that is needed to compute its values from rows. `row`: shape and dtype for one row;
-    `sample`: those for one sample of a batch, which may be a window of rows."""
+    `sample`: shape and dtype for one sample, which may be a window of rows."""
 
     name: str
     field: Field
@@ -34,11 +34,12 @@ class FieldReader:
     sample: TensorSpec
 
     def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the values (N, *row shape) for the columns' values. Raises BadValueError."""
+        """Return the field's values (N, *row shape), computed from those of its columns (by name). Raises
+        BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
     def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-        """Write the values into `out` (N, *row shape), which is contiguous and of dtype `storage`. Raises
+        """Write the field's values into `out` (N, *row shape), which is contiguous and of dtype `storage`. Raises
         BadValueError."""
         values = [read[column.name] for column in self.columns]
         self.field.convert_into(out, values, self.columns, self.statistics)
@@ -50,12 +51,13 @@ class FieldReader:
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """Dtype that `values` returns."""
+        """Numpy dtype of the result of `values`."""
         return np.dtype("float32" if self.row.dtype == "bfloat16" else self.row.dtype)
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Return the columns that a field names, and the names and patterns in the field that match no column."""
+    """Return the columns of the table that a field selects, and the names and globs in the field that match no
+    column."""
     found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
@@ -68,7 +70,8 @@ def make_part(
     window: WindowSpec | None,
     chain: TransformChain | None = None,
 ) -> FieldReader:
-    """Return the reader of a field. `chain`: the recipe's transforms of images. Raises TransformError."""
+    """Return the reader of a field. `statistics`: of the training rows. `chain`: the transforms of images. Raises
+    TransformError."""
     if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
@@ -77,7 +80,7 @@ def make_part(
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """Return shape and dtype for a sample; in a window, the first dimension are its rows."""
+    """Return shape and dtype of the field for one sample; with a window, dimension 0 are the rows of the window."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
@@ -89,7 +92,7 @@ def column_names(parts: Sequence[FieldReader]) -> list[str]:
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Yield each field, followed by those of its further outputs (`NAME.mask`) that are read."""
+    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:
@@ -98,12 +101,12 @@ def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> It
 
 
 def base_of(name: str) -> str:
-    """Return the name of the recipe's field that an output belongs to: `NAME` for `NAME.mask`."""
+    """Return the name of the field to which an output belongs: `NAME` for `NAME.mask`."""
     return name.partition(".")[0]
 
 
 class BadSampleError(Exception):
-    """Error: a field cannot convert a value. `part`: the field's reader. `row`: the row's number in the table."""
+    """Error: a field cannot convert a value. `part`: the reader of the field. `row`: number of the row in the table."""
 
     def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
         super().__init__(f"field `{part.name}`: {cause}")
@@ -127,7 +130,7 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 def convert_chunks(
     table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield (first position in the set, values by field) for all rows, in chunks."""
+    """Yield (position of the first row in the set, values by field) for all rows of a set, in chunks."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, convert_rows(table, numbers, parts)
 
@@ -148,8 +151,8 @@ def values_of(
 
 @contextmanager
 def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
-    """Convert a BadValueError into a BadSampleError, which has the number of the row in the table. `numbers`: the rows
-    that are read."""
+    """Convert a BadValueError of the `with` block into a BadSampleError, which has the number of the row in the table.
+    `numbers`: the rows that are converted."""
     try:
         yield
     except BadValueError as error:

@@ -1,6 +1,6 @@
-"""Lazy fields: fields, such as images, whose values are read each time a batch needs them.
+"""Lazy fields: fields, such as images, whose values are read from files each time a batch needs them.
 
-A pack provides their reader, a subclass of `LazyReader`. The field's class names it in `lazy`, as
+A pack provides the subclass of `LazyReader` that reads them. The class of the field names it in `lazy`, as
 `package.module:name`.
 """
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class LazyValues(NamedTuple):
-    """Content of the columns of a lazy field, as the table has it: N values of each column."""
+    """Content of the columns of a lazy field, as the table returns it: N values of each column (such as paths of
+    images)."""
 
     field: Field
     columns: tuple[Column, ...]
@@ -37,7 +38,7 @@ class LazyValues(NamedTuple):
 
 
 class LazyFieldError(Exception):
-    """Error: a value of the field `name` cannot be read. `row`: its index within the given values."""
+    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value within the given values."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -47,8 +48,8 @@ class LazyFieldError(Exception):
 
 
 class TransformError(Exception):
-    """Error: a transform does not fit its field. `place`: its index in the list; None: the images differ in size after
-    all transforms."""
+    """Error: a transform cannot be applied to a field. `place`: index of the transform in the list; None: the images do
+    not all have the same size after all transforms."""
 
     def __init__(self, place: int | None, shape_error: ShapeError) -> None:
         super().__init__(shape_error.message)
@@ -57,8 +58,8 @@ class TransformError(Exception):
 
 
 class LazyReader(ABC):
-    """Reader of all lazy fields of one kind, which share random draws: an image and its mask are flipped together.
-    Draws depend only on (seed, epoch, sample, place in the list of transforms)."""
+    """Reader of all lazy fields of one kind. The fields share random numbers, so that an image and its mask are flipped
+    together. Random numbers depend only on (seed, epoch, sample, position in the list of transforms)."""
 
     def __init__(self, transforms: tuple[Transform, ...], seed: int) -> None:
         self.transforms = transforms
@@ -66,13 +67,13 @@ class LazyReader(ABC):
 
     @abstractmethod
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return shape and dtype of the field after all transforms, which are the same in training and evaluation.
+        """Return shape and dtype of the field after all transforms; they must be the same in training and evaluation.
         Raises TransformError."""
 
     @abstractmethod
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check a row, and decode it if `whole`. Return the size of its file in bytes. Raises BadValueError and
-        MissingPackageError."""
+        """Check the file of one value, and decode it completely if `whole`. Return the size of the file in bytes.
+        Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(
@@ -82,20 +83,21 @@ class LazyReader(ABC):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each field. `keys`: the numbers of the samples.
-        `epoch`: None outside of training. Raises LazyFieldError and MissingPackageError."""
+        """Return the decoded and transformed values (N, *shape) of each field. `given`: content of the columns, by
+        field. `keys`: numbers of the samples. `epoch`: None outside of training. Raises LazyFieldError and
+        MissingPackageError."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, and the seed of their random draws. Each lazy field's own reader applies them."""
+    """Transforms of a recipe, and the seed of their random numbers. The reader of each lazy field applies them."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
 
     @classmethod
     def of(cls, spec: DataSpec) -> TransformChain:
-        """Read the transforms of a spec. Raises ComponentError."""
+        """Return the transforms of a DataSpec. Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
     def _reader(self, address: str) -> LazyReader:
@@ -107,7 +109,7 @@ class TransformChain:
         return self._reader(field.lazy).spec(name, field, columns)
 
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check a row as `LazyReader.glance` does. Raises BadValueError and MissingPackageError."""
+        """Check the file of one value, as `LazyReader.glance`. Raises BadValueError and MissingPackageError."""
         return self._reader(given.field.lazy).glance(given, row, whole=whole)
 
     def arrays(
@@ -117,8 +119,8 @@ class TransformChain:
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each field. Raises LazyFieldError and
-        MissingPackageError."""
+        """Return the decoded and transformed values (N, *shape) of each lazy field, as `LazyReader.arrays`. Raises
+        LazyFieldError and MissingPackageError."""
         found: dict[str, np.ndarray] = {}
         for address in dict.fromkeys(each.field.lazy for each in given.values()):
             mine = {name: each for name, each in given.items() if each.field.lazy == address}

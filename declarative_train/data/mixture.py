@@ -37,8 +37,8 @@ MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
-    """Return each source's part of the mixture as an integer. Without weights, the sizes of the sources: each sample
-    once per epoch."""
+    """Return the share of each source of a mixture as an integer, in proportion to `weights`; without weights, the
+    sizes of the sources, so that an epoch has each sample once."""
     if None in weights:
         found = list(sizes)
     else:
@@ -53,15 +53,15 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Inner node of a schedule's tree: of every `parts` turns, `left` go to the first of the two `ways`, the others to
-    the second. A way is a node or the number of a source."""
+    """Inner node of the binary tree of a Schedule: of every `parts` turns, `left` go to the first of the two `ways`,
+    the others to the second. A way is another node or the number of a source."""
 
     parts: int
     left: int
     ways: tuple[_Choice | int, _Choice | int]
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
-        """Return how many of the first `turns` turns go to the first way."""
+        """Return how many of the first `turns` turns go to the first way, for each number in `turns`."""
         if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
@@ -71,7 +71,7 @@ class _Choice:
 
 
 class Schedule:
-    """Schedule of a mixture: which source gives the sample at each position."""
+    """Schedule of a mixture: which source gives the sample at each position of the epoch."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
@@ -84,7 +84,7 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two int64 arrays: the source at each position, and how many samples of that source come before it."""
+        """Return two int64 arrays: the source at each position, and how many earlier positions have the same source."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -100,7 +100,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return how many samples of one source come before each position."""
+        """Return, for each position, how many earlier positions have the source `source`."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)
@@ -120,10 +120,11 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Content of N positions of a mixture: the source, which pass over the source it is, and the place in that pass.
-    All are (N,).
+    """Samples at N positions of a mixture: the source, the number of the pass over the source, and the place within
+    that pass. All are (N,).
 
-    For a block-shuffled source, the place is one in the layout of the pass (data/shuffle.py), else in its order.
+    For a block-shuffled source, the place is one in the layout of the pass (data/shuffle.py), else in the order of the
+    samples.
     """
 
     sources: np.ndarray
@@ -131,7 +132,8 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield (source, pass, indices of the positions in it), in ascending order of passes."""
+        """Yield (source, pass, indices into the N positions) for each source and each pass over it, passes
+        ascending."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
             for number in np.unique(self.passes[mine]).tolist():
@@ -141,8 +143,8 @@ class MixturePositions:
 class MixedOrder:
     """Order of the samples of a mixture.
 
-    `starts` (sources + 1,): the first sample of each source in the set, and the number of samples. `blocks`: as for
-    `RolledOrder`, for the whole set, if a source is block-shuffled.
+    `starts` (sources + 1,): number of the first sample of each source in the set, then the number of all samples.
+    `blocks`: starts of the blocks of the whole set, as for `RolledOrder`, if a source is block-shuffled.
     """
 
     def __init__(
@@ -188,14 +190,14 @@ class MixedOrder:
         return MixturePositions(sources, passes, places)
 
     def samples(self, placed: MixturePositions) -> np.ndarray:
-        """Return the numbers of the samples in the set, int64."""
+        """Return the number in the set (int64) of each of these samples."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the numbers of the samples at these places of pass `number` over a source."""
+        """Return the numbers in the set of the samples at these places of pass `number` over a source."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).samples(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
@@ -204,7 +206,7 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a number for each use of a sample that no other use has: the sample's number, plus the size of the set
+        """Return a different number for each use of a sample: the sample's number in the set, plus the size of the set
         for each earlier pass."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
@@ -212,8 +214,7 @@ class MixedOrder:
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """Source of a mixture, for display: which part of an epoch's samples it gives, and how often each of its samples is
-    used."""
+    """Source of a mixture, for display: its share of an epoch, and how often an epoch uses each of its samples."""
 
     name: str
     num_samples: int
@@ -231,7 +232,8 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
 
 
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
-    """Return a table of the mixture for display: each source's part, its size, and how often an epoch uses a sample."""
+    """Return the rows of a table for display: share, size, and uses of a sample per epoch, for each source of the
+    mixture."""
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
     for each in measure_parts(data.mix):
@@ -244,15 +246,16 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
 
 
 def sources_in(prepared: PreparedSet) -> np.ndarray:
-    """Return (sources + 1,) int64: the first sample of each source in the set, and the number of samples. (The samples
-    of a source are consecutive in the set, whatever the order of its rows.)"""
+    """Return (sources + 1,) int64: number of the first sample of each source in the set, then the number of all
+    samples. (The samples of a source are consecutive in the set, whatever the order of its rows.)"""
     rows = prepared.rows
     places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
     return samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
 
 
 def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> MixedOrder:
-    """Return the order of a mixture. Raises DataError if a source has another number of samples than in the plan."""
+    """Return the order of the samples of a mixture. Raises DataError if a source has another number of samples than in
+    the plan."""
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
         raise DataError("the numbers of samples in the sources of the mixture have changed since the plan was made")
@@ -267,8 +270,8 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture, with their numbers of samples in the training set. `window`, `streams`: as in
-    `choose_roll`; the memory is divided by the sources' shares."""
+    """Return the sources of a mixture, with their numbers of samples in the training set. `window`, `streams`: keys of
+    the shuffle, as in `choose_roll`; the memory is divided among the sources by their shares."""
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)

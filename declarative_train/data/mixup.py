@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def of_pairs(transforms: Sequence[Transform]) -> Iterator[tuple[int, PairTransform]]:
-    """Yield the transforms that mix pairs of samples, each with its index in the list."""
+    """Yield (index in the list, transform) for the transforms that mix pairs of samples."""
     for place, transform in enumerate(transforms):
         if isinstance(transform, PairTransform):
             yield place, transform
 
 
 def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
-    """Yield the types of the transforms that mix pairs of samples, each with its index in the list."""
+    """Yield (index in the list, type) for the transforms of a DataSpec that mix pairs of samples."""
     for place, each in enumerate(spec.transforms):
         if each["type"] in TRANSFORMS and TRANSFORMS[str(each["type"])].of_pairs:
             yield place, str(each["type"])
@@ -38,8 +38,8 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class PairMixer:
-    """Transforms that mix pairs of samples. `fields`: for each transform, the fields that it changes in addition to the
-    labels."""
+    """Application of the transforms that mix pairs of samples. `fields`: for each transform, the image fields that it
+    changes in addition to the labels."""
 
     entries: tuple[tuple[int, PairTransform], ...]
     fields: tuple[tuple[str, ...], ...]
@@ -47,7 +47,8 @@ class PairMixer:
 
     @classmethod
     def of(cls, spec: DataSpec) -> PairMixer | None:
-        """Return the mixer for the transforms of a DataSpec; None if none mixes pairs. Raises ComponentError."""
+        """Return the mixer for the transforms of a DataSpec; None if none of them mixes pairs. Raises
+        ComponentError."""
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
@@ -56,8 +57,8 @@ class PairMixer:
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mix(self, batch: Batch) -> Batch:
-        """Return the batch with its samples mixed. At most one transform changes a sample; its partner is a sample
-        before mixing."""
+        """Return the batch with pairs of samples mixed. At most one transform changes a sample, and its partner is
+        taken before mixing."""
         import torch
 
         if batch.num_rows < 2:
@@ -87,8 +88,8 @@ class PairMixer:
 def check_transforms(
     transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
 ) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
-    """Yield (keys below `data.transforms`, error) for transforms that cannot mix these fields. `specs`: the fields
-    whose shape is known; `pictures`: the names of the fields with `type: image`."""
+    """Yield (keys below `data.transforms`, error) for each transform that cannot mix the fields. `specs`: shapes of the
+    fields, where known; `pictures`: names of the fields of type `image`."""
     entries = list(of_pairs(transforms))
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:

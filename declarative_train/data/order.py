@@ -1,4 +1,5 @@
-"""Order of the data: (seed, epoch, position) -> sample, and the positions of each rank in each batch."""
+"""Order of the data: (seed, epoch, position) -> sample, and the positions of each data-parallel rank in each batch. An
+epoch has as many positions as the set has samples."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ _AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return the samples at these positions of a shuffled epoch. Both are int64 in 0..num_samples-1."""
+    """Return the number of the sample at each of these positions of a shuffled epoch; all int64 in 0..num_samples-1."""
     return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
 def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
-    """Return int64: the values at these positions of the permutation of 0..size-1 that `key` defines. No memory of
-    `size` is needed for large sizes."""
+    """Return, as int64, the values at these positions of a permutation of 0..size-1 that depends on `key`. For large
+    sizes the permutation is not held in memory."""
     if size <= _SORTED:
         order: np.ndarray = _sort_keys(key, size)[positions]
         return order
@@ -32,8 +33,8 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return int64: a whole permutation of 0..size-1 that `key` defines (another than that of `permute`), at a tenth of
-    the cost per number.
+    """Return, as int64, a whole permutation of 0..size-1 that depends on `key`, at a tenth of the cost per number of
+    `permute` (and another permutation).
 
     The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
     four times, each a permutation of them, as in the finalisers of hash functions; results of `size` and more are
@@ -84,8 +85,8 @@ def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Return a permutation of 0..2^bits-1 (a Feistel network): each round changes one half of the bits by a function of
-    the other."""
+    """Return the values at `numbers` of a permutation of 0..2^bits-1 (a Feistel network): each round changes one half
+    of the bits by a function of the other."""
     low_bits = np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
     low, high = numbers & low_mask, numbers >> low_bits
@@ -99,7 +100,7 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Part of a chunk that one rank has: `num_rows` positions from `start` on, then `num_padding` times the position
+    """Rank's part of a chunk: `num_rows` positions of the epoch from `start` on, then `num_padding` times the position
     `filler`."""
 
     start: int
@@ -110,7 +111,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """Data of an optimizer step: `size` positions of epoch `epoch` (from 0), from position `start` on."""
+    """Global batch of an optimizer step: `size` positions of epoch `epoch` (from 0), from position `start` on."""
 
     epoch: int
     start: int
@@ -118,35 +119,35 @@ class StepSlice:
 
 
 def locate(step: int, batch: BatchSpec, num_samples: int) -> StepSlice:
-    """Return which positions of which epoch are the data of optimizer step `step` (from 1)."""
+    """Return the epoch and the positions of the global batch of optimizer step `step` (from 1)."""
     epoch, number = divmod(step - 1, batch.steps_per_epoch)
     start = number * batch.global_batch_size
     return StepSlice(epoch, start, min(batch.global_batch_size, num_samples - start))
 
 
 def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
-    """Return the number of samples in the first `step` steps of a run."""
+    """Return the number of samples that the first `step` steps of a run use."""
     epochs, inside = divmod(step, batch.steps_per_epoch)
     per_epoch = min(num_samples, batch.steps_per_epoch * batch.global_batch_size)
     return epochs * per_epoch + min(inside * batch.global_batch_size, per_epoch)
 
 
-def slots(found: StepSlice, batch: BatchSpec, rank: int) -> list[Slot]:
-    """Return one rank's part of each chunk of a step, in order: there are accumulation x num_microbatches chunks, even
-    if the last batch of an epoch is smaller."""
+def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
+    """Return the slot of a data-parallel rank in each chunk of a step, in order. There are accumulation x
+    num_microbatches chunks, even if the last batch of an epoch is smaller."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
-        _slot(found.start, found.size, number * chunk + rank * size, size, batch.pad_to_full)
+        _slot(found.start, found.size, number * chunk + dp_rank * size, size, batch.pad_to_full)
         for number in range(batch.accumulation * batch.num_microbatches)
     ]
 
 
-def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, rank: int) -> np.ndarray:
-    """Return int64: the positions in the `slots` of a rank for `num_steps` full batches from `start` on, as one
-    array."""
+def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
+    """Return, as one int64 array, the positions that a data-parallel rank has in `num_steps` consecutive full batches,
+    of which the first begins at position `start`: those of its `slots`."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
-    mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, rank]
+    mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
     return mine.ravel()
 
 
@@ -157,11 +158,13 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
     return Slot(start + offset, num_rows, num_padding, filler)
 
 
-def evaluation_slots(num_positions: int, batch_size: int, num_ranks: int, rank: int, pad_to_full: bool) -> list[Slot]:
-    """Return one rank's part of each batch of an evaluation. `batch_size` is per rank; every rank gets the same number
-    of batches."""
+def evaluation_slots(
+    num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
+) -> list[Slot]:
+    """Return the slot of a data-parallel rank in each batch of an evaluation. `batch_size` is per rank; every rank gets
+    the same number of slots."""
     chunk = batch_size * num_ranks
     return [
-        _slot(start, num_positions - start, rank * batch_size, batch_size, pad_to_full)
+        _slot(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)
         for start in range(0, num_positions, chunk)
     ]

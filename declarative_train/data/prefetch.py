@@ -2,9 +2,9 @@
 
 An error is raised in place of its result. Closing the iterator early ends the threads or the processes.
 
-A wait is reported after half a minute, and again after twice the time, with the file that is being read. A thread or
-loader process that waits for another one passes on what that one does; only the training loop's own wait is reported,
-and ends in an error.
+A wait is reported after half a minute, and again each time it has doubled, with the file that is being read. A thread
+or loader process that waits for another one reports the activity of that one as its own; only a wait of the training
+loop is shown to the user, and ends in an error if it lasts too long.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Time limits for waiting for data, and the place where waits are reported."""
+    """Time limits for waiting for data, and the function that reports long waits."""
 
     def __init__(self) -> None:
         self.reset()
@@ -60,7 +60,7 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data, which is reported if it is long. `of` returns what the awaited thread or process is doing; None:
+    """Wait for data, which is reported if it is long. `of` returns the activity of the awaited thread or process; None:
     unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
@@ -69,8 +69,8 @@ class Wait:
         self._report_s = REPORT_S
 
     def look(self) -> None:
-        """Report the wait if it is time to. Call it repeatedly. Raises DataError if there was no progress for too
-        long."""
+        """Report the wait if it has lasted long enough. Call it repeatedly. Raises DataError if there was no progress
+        for too long."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
             note(doing or FileActivity(None, self._begun))
@@ -94,9 +94,10 @@ def format_wait(doing: FileActivity | None, now: float) -> str:
 
 
 def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) -> Iterator[T]:
-    """Yield `make(first)` to `make(first + count - 1)`, from a thread that is at most `depth` results ahead.
+    """Yield `make(first)` to `make(first + count - 1)`, computed by a thread at most `depth` results ahead.
 
-    The thread starts when the first result is requested, in the process that requests it: no thread crosses a fork.
+    The thread starts when the first result is requested, in the process that requests it: threads do not survive a
+    fork.
     """
     numbers = range(first, first + count)
     made = Prefetcher(make, iter(numbers), lambda _: 1, depth + 1, 1)  # one more, which the thread makes
@@ -117,8 +118,8 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for a sequence of names, computed ahead in that order by threads of this process.
 
-    The results kept have at most `room` in total (measured by `size_of`), but one more is computed if all others are in
-    use.
+    The results that are kept have at most the size `room` in total (measured by `size_of`), but one more is computed if
+    all others are in use.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class Prefetcher(Generic[K, T]):
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
     def get(self, name: K) -> T:
-        """Return the result for a name, when it is ready. It is kept until it is dropped."""
+        """Wait for the result for a name and return it. It is kept until `drop` removes it."""
         with self._changed:
             if name not in self._made:
                 self._wanted = name
@@ -206,7 +207,7 @@ class Prefetcher(Generic[K, T]):
         return self._is_closed or (self._next is None and name not in self._sizes)
 
     def drop(self, is_done: Callable[[K], bool]) -> list[T]:
-        """Drop the results of the names for which `is_done` is true, and return them."""
+        """Remove the results of the names for which `is_done` is true, and return them."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]
@@ -228,21 +229,22 @@ class Prefetcher(Generic[K, T]):
 
 
 def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
-    """Return whether copies to the device can run while it computes."""
+    """Return whether copies to the device can run while it computes; True for CUDA devices."""
     return device is not None and device.type == "cuda"
 
 
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield the batches that loader processes made, moved to the device."""
+    """Yield the results of loader processes, each a list of batches, moved to the device."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` results of `made`, moved to the device; for a GPU, a thread fetches and copies them ahead."""
+    """Yield `count` results of `made`, each a list of batches, moved to the device; for a GPU, a thread copies them
+    ahead."""
     if is_gpu(device) and count:
         yield from copy_ahead(in_thread(made), first, count, device)
         return
@@ -276,8 +278,8 @@ def copy_ahead(
 
 
 def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
-    """Make the computing stream wait for the copies, and keep their memory until it has used them: that memory belongs
-    to the copying stream, which could reuse it too early."""
+    """Make the computing stream wait for the copies, and return the batches. Their memory belongs to the copying
+    stream, so it is marked as used by the computing stream; otherwise it could be reused too early."""
     import torch
 
     stream = torch.cuda.current_stream(device)
@@ -290,8 +292,8 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that fetches the batches of loader processes in a thread. The processes are forked here
-    already: a fork while another thread computes may inherit a lock that is never released."""
+    """Return a function (number) -> batches that gets the next result of loader processes in a thread. The processes
+    are forked before: a fork while another thread computes may inherit a lock that is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:
@@ -301,11 +303,11 @@ def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
 
 
 def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:
-    """Yield `make(first)` to `make(first + count - 1)` from `num_workers` processes, which take turns; each is at most
+    """Yield `make(first)` to `make(first + count - 1)`, computed by `num_workers` processes in turn, each at most
     `DEPTH` results ahead.
 
-    They are forked from this process, so that they share its data, and are workers of torch's DataLoader: results come
-    through shared memory, a dead worker is noticed, and no worker outlives its parent.
+    The processes are forked from this one, so that they share its data, and are workers of torch's DataLoader: results
+    come through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -351,7 +353,7 @@ def _end(workers: Iterable[Process] = _WORKERS) -> None:
 
 
 def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
-    """Return the next result of the process whose turn it is."""
+    """Return the next result of the loader process number `turn`."""
 
     def doing() -> FileActivity | None:
         found = slots.of(turn)
@@ -374,7 +376,7 @@ def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Error of a loader process as text: not every exception can be pickled."""
+    """Error of a loader process as a text, because not every exception can be pickled."""
 
     message: str
 
@@ -403,8 +405,8 @@ def _as_it_is(result: T) -> T:
 
 
 def _start(slots: ActivitySlots, worker: int) -> None:
-    """Ignore the signals that stop a run, in a loader process. Terminals and Slurm send them to every process of a run,
-    but the rank needs data until its step ends."""
+    """Prepare a loader process: ignore the signals that stop a run. Terminals and Slurm send them to every process of a
+    run, but the rank needs data until its step ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     slots.mine(worker)

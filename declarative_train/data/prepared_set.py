@@ -1,7 +1,7 @@
-"""Preparation of a set: a table, its rows of the set and the fields -> samples that batches can be made of.
+"""Preparation of a set: a table, the set's rows in it and the fields -> samples from which batches can be made.
 
-A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch: lint
-prepares the sets too, because the conversion checks every value.
+A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch: lint also
+prepares the sets, because the conversion checks every value.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Set that is ready for training. `held`: its values in memory, by field, in the order of the set; None: rows are
-    read when a batch needs them. (Lazy fields, such as images, are always read then.) `chain`: the transforms of
-    images. `skips`: the bad rows, if the recipe skips them."""
+    """Set that is ready for training. `held`: values in memory, by field, in the order of the set; None: rows are read
+    when a batch needs them. (Lazy fields, such as images, are always read then.) `chain`: the transforms of images.
+    `skips`: the bad rows, if the recipe skips them."""
 
     name: str
     table: Table
@@ -60,7 +60,7 @@ class PreparedSet:
 
     @property
     def is_held(self) -> bool:
-        """True if all of the set is in memory."""
+        """True if all values of the set are in memory."""
         return self.held is not None and not self.lazy
 
     @property
@@ -69,7 +69,7 @@ class PreparedSet:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of all rows in memory, and of the images in their files; None if unknown."""
+        """Size in bytes of all rows in memory and of the images in their files; None if unknown."""
         parts = [part for part in self.parts if not part.field.is_lazy]
         numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.lazy:
@@ -86,8 +86,9 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return (N, *sample shape) of each field (`names`; None: all), for sample numbers (N,) int64. `epoch`: the
-        training epoch; images are changed at random only in training. Raises BadSampleError, SourceError."""
+        """Return (N, *sample shape) of each field (`names`; None: all), for the sample numbers `samples` (N,) int64.
+        `epoch`: the training epoch; images are changed at random only in training. Raises BadSampleError,
+        SourceError."""
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -98,7 +99,8 @@ class PreparedSet:
                 self.skip(error)
 
     def skip(self, error: BadSampleError) -> None:
-        """Replace a bad row by the next good sample from now on. Raises the error if no good sample is left."""
+        """Replace the bad row in `error` by the next good sample from now on. Raises the error if no good sample is
+        left."""
         assert self.skips is not None
         if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
             raise error
@@ -106,11 +108,11 @@ class PreparedSet:
 
     @property
     def left_out(self) -> list[Skipped]:
-        """Rows that were found bad before the run."""
+        """Bad rows that were found and removed before the run."""
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """Return (N,) bool: which of these samples were replaced by others; None if none was."""
+        """Return (N,) bool: True for the samples that are replaced by others because they are bad; None if none is."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))
@@ -131,7 +133,8 @@ class PreparedSet:
     def pictures(
         self, given: Mapping[str, LazyValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the values of all lazy fields, which share random draws. Raises BadSampleError."""
+        """Return the values of all lazy fields, which share random numbers. `given`: content of their columns, by
+        field. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
         except LazyFieldError as error:
@@ -140,7 +143,7 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Return the content of the lazy fields' columns for these samples. Raises SourceError."""
+        """Return the content of the columns of the lazy fields for these samples, by field. Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
@@ -164,8 +167,8 @@ class PreparedSet:
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
     def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-        """Return windows of consecutive rows from each of `starts`; of each field only the rows of the window that it
-        uses."""
+        """Return, by field, windows of `length` consecutive rows from each of `starts` on, with only those rows of a
+        window that the field uses."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -195,8 +198,8 @@ def prepare(
     is_checked: bool = False,
     skips: Skips | None = None,
 ) -> PreparedSet:
-    """Return a prepared set. `known`: cache that remembers whether the values were checked before; `is_checked`: they
-    were. `skips`: bad rows are left out or, in a set that is not in memory, replaced. Raises BadSampleError,
+    """Return the prepared set. `known`: cache that remembers whether the values were checked before; `is_checked`: they
+    were checked. `skips`: bad rows are left out or, in a set that is not in memory, replaced. Raises BadSampleError,
     SourceError, MissingPackageError."""
     chain = chain or NO_TRANSFORMS
     for prepare_fields in hooks("prepare_fields"):
@@ -237,7 +240,7 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row among the first `most`."""
+    """Yield an error for each bad row among the first `most` rows."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -255,10 +258,11 @@ def glance(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
-    `decoded_bytes`: size of the local files that are decoded as a whole, which is all images of a small set.
+    """Check the headers of the first images, and the coordinates of boxes, before a run; other errors are found when
+    images are read. `decoded_bytes`: total size of local files to decode completely, which is all images of a small
+    set.
 
-    `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
+    Bad rows are added to `skips`. Raises BadSampleError, SourceError and MissingPackageError.
     """
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:
@@ -287,8 +291,8 @@ def _with(
 
 
 def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the dtype in which a set stores a field: the field's own, or a narrower one for large integer fields whose
-    range is known."""
+    """Return the numpy dtype in which a set keeps a field in memory: the field's own, or a narrower one for a large
+    integer field whose range is known."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -297,8 +301,8 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array, copied if it is a view or read-only: a view may belong to the table, or to a mapped file that
-    can be truncated."""
+    """Return the array, copied if it is a view or read-only: the memory of a view may belong to the table, or to a
+    mapped file that can be truncated."""
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 

@@ -1,7 +1,7 @@
-"""Batches of one rank: which samples it reads in each step, and their tensors.
+"""Batches of one data-parallel rank: the samples that it reads in each step, and their tensors.
 
-The content of a step depends only on the step's number. A resumed run computes its position, and neither the number of
-ranks nor that of loader processes changes which samples are in a batch.
+The content of a step depends only on the number of the step. A resumed run computes its position, and neither the
+number of ranks nor that of loader processes changes which samples are in a batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive full steps of an epoch: `count` of them, from position `start` on."""
+    """Consecutive steps of an epoch with full batches: `count` steps, the first at position `start`."""
 
     epoch: int
     start: int
@@ -66,7 +66,7 @@ class TrainingBatches:
     ) -> None:
         self._spec = spec
         self._batch = batch
-        self._rank = dp_rank
+        self._dp_rank = dp_rank
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
         self._pairs = PairMixer.of(spec)
@@ -86,7 +86,7 @@ class TrainingBatches:
             self._set = self._set.to(self._device)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the samples at these positions of an epoch."""
+        """Return the number in the set of the sample at each of these positions of an epoch."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -103,14 +103,14 @@ class TrainingBatches:
         return [move_batch(batch, self._device) for batch in self._on_host(step)]
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
-        """Return the batches with pairs of samples mixed, on the device. The number of rows is even, so that both
+        """Return the batches with pairs of samples mixed (mixup), on the device. The number of rows is even, so both
         samples of a pair are in one batch."""
         return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """Yield this rank's batches of the steps `first_step`, `first_step + 1`, ... Raises DataError.
+        """Yield this rank's batches of step `first_step`, `first_step + 1`, ... Raises DataError.
 
-        Steps are prepared ahead: by loader processes if the recipe asks for workers, by a thread if the set is not in
+        Steps are prepared ahead: by loader processes if the recipe sets `workers`, by a thread if the set is not in
         memory, else a few steps at once. Close the iterator to end it early.
         """
         made = self._iterate_batches(first_step, num_steps)
@@ -147,7 +147,7 @@ class TrainingBatches:
     ) -> Iterator[list[Batch]]:
         from declarative_train.data.shuffle_reader import RolledShare, by_parts
 
-        share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
+        share = RolledShare(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
         if self._spec.workers:
             yield from from_host(by_parts(share, self._spec.workers), first_step, num_steps, self._device)
             return
@@ -188,7 +188,7 @@ class TrainingBatches:
 
     def _step_on_host(self, step: int, take: Take) -> list[Batch]:
         found = locate(step, self._batch, self._set.num_samples)
-        return make_batches(slots(found, self._batch, self._rank), take, found.epoch)
+        return make_batches(slots(found, self._batch, self._dp_rank), take, found.epoch)
 
     def _on_host(self, step: int) -> list[Batch]:
         """Return the batches of a step in host memory."""
@@ -212,7 +212,7 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return up to `most` steps of full batches, from `step` on, grouped by epoch."""
+        """Return up to `most` steps with full batches, from `step` on, as one run per epoch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -226,7 +226,8 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of full steps, all read at once. Rows are in the order (step, chunk, row)."""
+        """Yield the batches of each step of `runs`, whose rows are read all at once, in the order (step, chunk,
+        row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -248,14 +249,14 @@ class TrainingBatches:
         return samples, self._set.gather(samples)
 
     def _positions(self, run: _Run) -> np.ndarray:
-        return full_batch_positions(run.start, run.count, self._batch, self._rank)
+        return full_batch_positions(run.start, run.count, self._batch, self._dp_rank)
 
 
 class EvaluationBatches:
-    """Pass over a set in the order of its rows, as batches for one data-parallel rank.
+    """Single pass over a set in the order of its rows, as batches for one data-parallel rank.
 
     Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
-    that many samples, spread evenly over the set.
+    only that many samples, spread evenly over the set.
     """
 
     def __init__(
@@ -285,13 +286,12 @@ class EvaluationBatches:
         return len(self._slots)
 
     def batch(self, number: int) -> Batch:
-        """Return batch `number`, from 0. Raises DataError."""
+        """Return batch `number` (from 0) of this rank. Raises DataError."""
         return move_batch(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
-        """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to
-        end it early.
-        """
+        """Yield all batches of this rank; a set that is not in memory is read ahead. Raises DataError. Close the
+        iterator to end it early."""
         if self._set.may_keep:
             return self._iterate_kept()
         if self._workers and not self._set.is_held:
@@ -356,9 +356,9 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Return the order in which a set that is not shuffled is read in blocks, so that each block is read once, ahead of
-    its use. None if that is not possible: the set is in memory or has no blocks, bad rows are skipped (the next good
-    row replaces them), or loader processes make whole steps."""
+    """Return the order in which a set that is not shuffled is read block by block, each block once and ahead of its
+    use. None if that is not possible: the set is in memory or has no blocks, bad rows are skipped (the next good row
+    replaces them), or loader processes make whole steps."""
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -367,7 +367,8 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether an in-memory set fits on the device next to `steps_bytes`."""
+    """Return whether an in-memory set fits into the memory of the device next to the `steps_bytes` that a step
+    needs."""
     import torch
 
     if not is_gpu(device):
@@ -376,6 +377,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the samples at these positions of an evaluation of `num_samples` samples, spread evenly over a set of
-    `total`."""
+    """Return the sample numbers at these positions of an evaluation of `num_samples` samples, spread evenly over a set
+    of `total` samples."""
     return positions if num_samples == total else positions * total // num_samples

@@ -1,6 +1,6 @@
-"""Checks of rows that resemble each other: of sets, of categories, of neighbours in time and in a batch.
+"""Checks for rows that resemble each other: in two sets, in a category, next to each other in time or in a batch.
 
-Sets that are in memory are checked, and at most the first 65,536 rows of each.
+Only sets in memory are checked, and at most the first 65,536 rows of each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _TIME = re.compile(r"(?i)(.*_)?(date|datetime|day|hour|month|time|timestamp|ts|w
 def check_resemblance(
     data: DataSpec, targets: Collection[str], classes: Collection[str], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each problem. `targets`: fields that losses compare with; `classes`: those of classes."""
+    """Yield a diagnostic for each problem. `targets`: fields that losses compare with; `classes`: the targets that are
+    classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
     if data.window is not None or data.mix or training.held is None or training.num_samples < _LEAST_ROWS:
@@ -65,7 +66,7 @@ def check_resemblance(
 
 
 def _check_sets(data: DataSpec, sets: Mapping[str, PreparedSet], span: Place) -> Iterator[Diagnostic]:
-    """Compare the samples of each set with those of training by their bytes."""
+    """Yield a diagnostic for each set that shares many samples with the training set, compared by their bytes."""
     training = sets[TRAINING]
     names = [field.name for field in data.fields]
     if any(each.held is None or any(name not in each.held for name in names) for each in sets.values()):
@@ -97,7 +98,7 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Return the probability that two rows are equal, if their columns were independent."""
+    """Return the probability that two rows are equal by chance, if the columns were independent."""
     found = 1.0
     for name in names:
         for column in held[name][:most].reshape(len(held[name][:most]), -1).T:
@@ -134,7 +135,8 @@ def _check_neighbours(
 
 
 def _correlation(values: np.ndarray) -> float:
-    """Return the correlation of each value with the next one; 0 for a target that takes few values, as classes do."""
+    """Return the correlation of each value with the next one; 0 for a target with few different values, such as
+    classes."""
     if len(np.unique(values)) < len(values) // 2:
         return 0.0
     return float(np.corrcoef(values[:-1], values[1:])[0, 1])

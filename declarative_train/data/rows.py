@@ -1,5 +1,5 @@
 """Rows of a set: the numbers of its rows in the table, stored in little memory; and windows of consecutive rows as
-samples."""
+samples. A row's place is its index within the set."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Row numbers of a set in the table, by the row's place in the set."""
+    """Rows of a set: place in the set -> number of the row in the table."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers at these places, int64."""
+        """Return the row numbers at these places of the set, int64."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return the row numbers from place `start` up to `stop`, in the form that `Table.read` accepts."""
+        """Return the row numbers from place `start` up to `stop` of the set, in the form that `Table.read` accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Yield (first place, row numbers) for all rows, `size` at a time."""
+        """Yield (place of the first row, row numbers) for all rows, `size` at a time."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
@@ -43,7 +43,7 @@ class SetRows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RowRange(SetRows):
-    """Rows from `start` up to `stop`."""
+    """Rows of a set that are the consecutive rows from `start` up to `stop` of the table."""
 
     start: int
     stop: int
@@ -60,7 +60,7 @@ class RowRange(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowList(SetRows):
-    """Rows that are listed by number."""
+    """Rows of a set as a list of row numbers."""
 
     numbers: np.ndarray
 
@@ -77,14 +77,15 @@ class RowList(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
-    """Rows of several tables that are concatenated into one. `firsts`: the first row of each table."""
+    """Rows of a set of a mixture, whose table is several tables concatenated. `firsts`: number of the first row of each
+    table."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
 
     @property
     def begins(self) -> np.ndarray:
-        """Places at which the tables' pieces begin, and the number of places: (pieces + 1,)."""
+        """Places at which the rows of each table begin, then the number of all rows: (tables + 1,)."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -112,7 +113,7 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at ascending places, still as one piece per table."""
+        """Return the rows at these ascending places, still with one piece per table."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -120,7 +121,8 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Random rows of `base`: those from `start` up to `stop` of a random permutation. For sets too large to list."""
+    """Random rows of `base`: those from `start` up to `stop` of a random permutation. For sets that are too large to
+    list."""
 
     base: SetRows
     key: int
@@ -143,9 +145,9 @@ class RowShare(SetRows):
     blocks. Of the first n rows of `base`, where n is the end of a block, round(n * fraction) are taken.
 
         starts   (blocks + 1,) first row of each block, from row 0 on
-        base     rows of which this is a share; None: all rows
-        others   True for the rows of the base that are not in the share
-        counts   (blocks + 1,) number of these rows before each block
+        base     the rows of which a share is taken; None: all rows
+        others   True: the set has the rows of `base` that are not in the share
+        counts   (blocks + 1,) number of the set's rows before each block
     """
 
     starts: np.ndarray
@@ -156,7 +158,8 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a share of `num_rows` rows of `base`; with `others`, the rows that are not in that share."""
+        """Return a random share of `num_rows` rows of `base`; with `others`, the rows of `base` that are not in that
+        share."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -166,7 +169,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many rows of the set come before each of these rows, which are starts of blocks, or the end."""
+        """Return how many rows of the set have a smaller number than each of `rows`, which are starts of blocks or the
+        end."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -197,10 +201,10 @@ class RowShare(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs (no window
-    crosses two); the k-th window of a run begins `k * stride` after the run.
+    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs, and no window
+    crosses from one run into the next; the k-th window of a run begins `k * stride` after the start of the run.
 
-        begins  (runs,) places where a run begins
+        begins  (runs,) places at which a run begins
         counts  (runs + 1,) number of samples in earlier runs
     """
 
@@ -213,7 +217,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return the places where these samples begin, int64."""
+        """Return the places in the set at which these samples begin, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1
@@ -223,16 +227,16 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Order of a table's rows for windows, and the sizes of the groups in which windows stay. `order` None: the order
-    of the file, as one group."""
+    """Order of a table's rows for windows (`order`), and the sizes of the groups that no window leaves. `order` None:
+    the order of the file, as one group."""
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group
 
 
 def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
-    """Return the order of the rows for windows. Raises ValueError, with the recipe's names, if a column does not order
-    them."""
+    """Return the order of a table's rows for windows. Raises ValueError, in the words of the recipe, if a column has no
+    order."""
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
@@ -242,8 +246,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of the rows from `first` up to `stop`, and the sizes of the groups. (Two sources of a mixture
-    have no group in common.)"""
+    """Return the rows from `first` up to `stop` in the order for windows, and the sizes of the groups. (No group has
+    rows of two sources of a mixture.)"""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]
@@ -254,8 +258,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the set's rows in the order that the windows need, and the windows. No window crosses the end of a group,
-    or a row of another set."""
+    """Return the rows of a set in the order that its windows need, and the windows. No window crosses the end of a
+    group, or a row of another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)
@@ -275,7 +279,7 @@ def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[Se
 
 
 def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the windows of a mixture: each source's own, so that no window has rows of two sources."""
+    """Return the rows and the windows of a mixture's set, made for each source separately."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]

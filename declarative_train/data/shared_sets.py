@@ -1,10 +1,10 @@
-"""Prepared sets of a run, from its DataSpec: read, or shared with another process of this machine; and samples of them,
-for checks of values before the run.
+"""Prepared sets of a run, from its DataSpec: read again, kept from before, or shared with another process of this
+machine; and samples of them for checks of values before the run.
 
 Sets that `describe` prepared in this process are not read again. To share sets, one process moves them to a file
-without a name (memfd), which disappears with the last process that has it open. Each process maps it privately, so that
-writes are not shared. If that is not possible (another system, sets that are not in memory, user code that cannot be
-pickled), every process prepares its own.
+without a name (memfd), which disappears with the last process that has it open. Each process maps it privately, so
+writes are not shared. If that is not possible (another operating system, sets that are not in memory, user code that
+cannot be pickled), every process prepares its own sets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
 from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
 from declarative_train.data.shuffle import most_held_of_others
 from declarative_train.data.skipping import Skips
-from declarative_train.data.source import arrange_rows, open_table, usable
+from declarative_train.data.source import arrange_rows, keep_usable, open_table
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.paths import SourceError
@@ -56,7 +56,7 @@ _MOST_COLUMNS = 64  # of a field whose extremes are looked for: an image has the
 
 
 def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
-    """Keep these sets for the next call of `prepare_sets` with an equal spec, in place of any others."""
+    """Keep these sets for the next call of `prepare_sets` with an equal spec, in place of earlier ones."""
     _keep(_key(spec), sets)
 
 
@@ -66,7 +66,8 @@ def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
 
 
 def _key(spec: DataSpec) -> str:
-    """Return the spec as JSON. (`asdict` would first copy the record of each of 10,000 files.)"""
+    """Return the spec as a JSON text, to compare specs. (`asdict` would first copy the record of each of 10,000
+    files.)"""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 
@@ -75,7 +76,8 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
-    """Return the prepared sets by name, `training` first. Raises DataError if the data differ from the spec."""
+    """Return the prepared sets by name, `training` first, prepared now or kept from before. Raises DataError if the
+    data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -106,7 +108,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     of_fields = {each.name: field for each, field in fields}
     main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
     by, sort = (None, None) if window is None else (window.by, window.sort)
-    cuts, _ = usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
+    cuts, _ = keep_usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
     rows = arrange_rows(cuts, window, row_order(main, window))
     sets: dict[str, PreparedSet] = {}
     for each in spec.sets:
@@ -117,7 +119,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
             most = most_held_of_others(sets[TRAINING])
         if each.source is not None:
             table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
-            whole, _ = usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
+            whole, _ = keep_usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
             own = arrange_rows(whole, window, row_order(table, window))[each.name]
             sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
         else:
@@ -158,9 +160,9 @@ def _prepare_one(
 
 
 class Offer(NamedTuple):
-    """Reference to the file in which another process shares its sets. `mark`: the first bytes of the file, which show
-    that it is that file: in another container a process may have the same number. `ends`: where the pickled sets and
-    their arrays end in the file."""
+    """Reference to the file in which another process shares its sets. `mark`: the first bytes of the file, to recognise
+    it, because a process in another container may have the same number. `ends`: offsets in the file at which the
+    pickled sets and their arrays end."""
 
     pid: int
     file: int
@@ -169,8 +171,8 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets and move them to shared memory, which this process uses too. Return the reference for other
-    processes, None if the sets cannot be shared. Raises DataError."""
+    """Prepare the sets and move them to shared memory, which this process then uses too. Return a reference for other
+    processes; None if the sets cannot be shared. Raises DataError."""
     sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None
@@ -187,7 +189,8 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
-    """Offer the sets within the context, during which other processes may map them."""
+    """Share the prepared sets with other processes during the `with` block, and yield the reference to them (see
+    `offer`)."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say
@@ -200,7 +203,7 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Map the sets that another process offers, so that `prepare_sets` returns them. Return False if that is not
+    """Map the sets that another process shares, so that `prepare_sets` returns them. Return False if that is not
     possible."""
     try:
         sets = _read(made)
@@ -250,7 +253,8 @@ def _align(place: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set in memory, in a process that has not opened its files: what is known without reading them."""
+    """Table of a set that is in memory, in a process that has not opened the set's files: it has only what is known
+    without reading them."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
@@ -261,8 +265,8 @@ class _ClosedTable(Table):
 
 
 class Sample:
-    """Samples for checks of values: those of the training set, then those of the other sets in the order of the recipe.
-    `is_whole`: no sample of any set is left out. `num_training`: the number of training samples."""
+    """Samples for checks of values: some or all of the training set, then of the other sets in the order of the recipe.
+    `is_whole`: all samples of all sets are included. `num_training`: the number of training samples."""
 
     def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets
@@ -274,7 +278,8 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return a field's values for the first training samples."""
+        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`; None if they cannot
+        be read now."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
@@ -286,9 +291,9 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return fields' values for the first training samples, and for up to `most` others with extreme values: the
-        least, the greatest, or the closest to zero in a field, where logarithms, roots and divisions fail first. Of a
-        set that is not in memory, only the first samples are returned."""
+        """Return the values of each field for the first training samples and for up to `most` more in which a field has
+        its minimum, its maximum or its value closest to zero, where logarithms, roots and divisions fail first. If the
+        set is not in memory, return only the first samples."""
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}
         found = {name: self.values(name) for name in names}
@@ -319,11 +324,12 @@ class Sample:
         return self._values[name]
 
     def _is_late(self, name: str) -> bool:
-        """Return whether a field is lazy: images take too long to decode."""
+        """Return whether a field is lazy, so that its values (images) would take too long to decode."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return where a sample is in its file, for messages; for a window, its first row."""
+        """Return the position in a file of sample `row` of these samples, for messages; for a window, that of its first
+        row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]
@@ -336,15 +342,15 @@ class Sample:
 
 
 def sample(spec: DataSpec) -> Sample:
-    """Return samples of each prepared set, for checks of their values. Raises DataError."""
+    """Return samples of each prepared set of a spec, for checks of their values. Raises DataError."""
     sets: Mapping[str, PreparedSet] = prepare_sets(spec)
     largest = max((field.tensor.num_elements for field in spec.fields), default=1)
     return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))
 
 
 def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
-    """Return ascending sample numbers: all, or some spread over the set; the first ones, if the set is not in
-    memory."""
+    """Return at most `most` sample numbers of a set, ascending: all, or some spread over the set; if the set is not in
+    memory, the first ones."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))
     if each.num_samples <= most:

@@ -37,8 +37,8 @@ _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Return the number of streams, and of blocks per window, that keep about `window` samples in memory (None:
-    `POOL_BYTES`)."""
+    """Return the number of streams, and of blocks per window, that keep about `window` samples in memory; None: as many
+    as fit into `POOL_BYTES`."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
@@ -51,7 +51,7 @@ def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int |
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """Consecutive samples of one block: `count` of them, from `first` on."""
+    """Consecutive samples of one block: `count` of them, from sample number `first` on."""
 
     first: int
     count: int
@@ -59,8 +59,8 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together. `start`: place of the first one in the layout of the epoch. `key`: key of the
-    permutation; None: they are not shuffled."""
+    """Samples that are shuffled together. `start`: place of the first one in the layout of the epoch. `key`: key of
+    their permutation; None: they are not shuffled."""
 
     epoch: int
     number: int
@@ -70,11 +70,12 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return (size,) int64: which sample of the window is at each of its places."""
+        """Return the permutation (size,) int64 of the window: the sample (counted from 0 in the window) at each
+        place."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return which samples of the window are at these places of the layout."""
+        """Return the samples, counted from 0 in the window, at these places of the layout."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -85,8 +86,8 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of a block-shuffled set. `starts` (blocks + 1,): the first sample of each block, and the number of samples.
-    `seed` None: blocks and samples keep their order."""
+    """Order of a block-shuffled set. `starts` (blocks + 1,): number of the first sample of each block, then the number
+    of all samples. `seed` None: blocks and samples keep their order."""
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -101,25 +102,26 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the samples at these positions of an epoch, int64."""
+        """Return the number in the set (int64) of the sample at each of these positions of an epoch."""
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the places in the layout for positions of an epoch; they are the same in every epoch."""
+        """Return the places in the layout of the samples at these positions of an epoch; they are the same in every
+        epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places for positions of a full batch, and for the same positions within the next full batches;
-        `count` batches in all."""
+        """Return the places in the layout for these positions of a full batch, and for the corresponding positions of
+        the next full batches; `count` batches in all."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return runs of consecutive places, if these positions of a full batch are complete streams: the first place
-        of each run, and the length of all runs. The next full batches continue there. Length 0: they are not complete
+        """Return runs of consecutive places if these positions of a full batch cover complete streams: (first place of
+        each run, length of all runs). The next full batches continue each run. Length 0: they do not cover complete
         streams."""
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -128,7 +130,7 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each position of an epoch, its stream and the index of its sample in the stream."""
+        """Return, for each position of an epoch, its stream and the index of its sample within the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
@@ -139,8 +141,9 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the places for slots within runs of the sequence, which are sorted by stream. `length` positions from
-        `begin` on form a run; there is one value of each for each slot."""
+        """Return the places in the layout for slots of runs of the sequence. A run has `length` positions from position
+        `begin` on, sorted by stream; `slot` is an index in this order. The three arrays have one value for each
+        result."""
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
 
@@ -156,7 +159,7 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position in the sequence at which a sample of a stream is first needed."""
+        """Return the position of the epoch at which sample number `turn` of a stream is used."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -166,8 +169,8 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of each slot: the first `first` streams have rounds + 1 slots, those up to `phase` have rounds,
-    those up to `last` rounds + 1, and the rest rounds."""
+    """Return the stream of each slot: the first `first` streams have rounds + 1 slots, those up to `phase` have
+    `rounds`, those up to `last` rounds + 1, and the rest `rounds`."""
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
@@ -180,7 +183,8 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Order of the blocks in one epoch, and the windows made of them. Its memory grows with the number of blocks."""
+    """Layout of one epoch: the order of the blocks, and the windows made of them. Its memory grows with the number of
+    blocks."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
@@ -205,7 +209,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return the number of the window that each place of the layout is in."""
+        """Return the number of the window to which each place of the layout belongs."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -221,7 +225,8 @@ class EpochLayout:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
-        """Return the pieces of blocks in a window, in the order in which `ShuffleWindow.inner` numbers samples."""
+        """Return the pieces of blocks of which a window consists, in the order in which `ShuffleWindow.inner` counts
+        samples."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -235,7 +240,7 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places at which the windows of a stream begin."""
+    """Return the places of the layout at which the windows of a stream begin."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams
@@ -247,8 +252,9 @@ MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that ove
 
 
 def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
-    """Return (blocks + 1,) int64: the first sample of each block (the one that its first row belongs to), and the
-    number of samples. None if the table has no blocks, or the rows are in another order than in the files."""
+    """Return (blocks + 1,) int64: number of the first sample of each block (a sample belongs to the block of its first
+    row), then the number of all samples. None if the table has no blocks, or the rows are in another order than in the
+    files."""
     if table.blocks is None:
         return None
     places = _places(np.asarray(table.blocks, np.int64), rows)
@@ -256,7 +262,7 @@ def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.nd
 
 
 def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
-    """Return how many samples begin before each of these places."""
+    """Return how many samples begin before each of these places of a set."""
     if windows is None or not len(windows.begins):
         return places if windows is None else np.zeros_like(places)
     run = np.searchsorted(windows.begins, places, side="right") - 1
@@ -266,8 +272,8 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return up to how many bytes a set is kept in memory: 0 if the recipe asks for a shuffle in smaller windows
-    (`window`)."""
+    """Return the maximum size in bytes at which a set is kept in memory: 0 if the recipe sets a shuffle with smaller
+    windows (`window`)."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -275,14 +281,15 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return up to how many bytes another set of the training set's source is kept in memory: 0 if that source is read
-    in blocks, as its rows from all over the files would mean reading all files before the first step."""
+    """Return the maximum size in bytes at which other sets of the training set's source are kept in memory: 0 if that
+    source is read in blocks, because their rows are spread over all files, which would be read before the first
+    step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
 def choose_roll(training: PreparedSet, window: int | None, streams: int | None) -> RollSpec | None:
-    """Return how the training set is block-shuffled, from the recipe's keys; None for a full shuffle: it costs nothing
-    if all samples are in memory, or if the source reads single rows efficiently."""
+    """Return the block shuffle of the training set, given the recipe's keys `window` and `streams`. None for a full
+    shuffle: all samples are in memory, or the source reads single rows efficiently."""
     size, num_samples = training.size_bytes, training.num_samples
     if training.table.blocks is None or training.is_held or not num_samples or size is None:
         return None
@@ -298,7 +305,7 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Return the starts of blocks (blocks + 1,) with blocks of more than `most` samples cut into equal parts."""
+    """Return the starts of blocks (blocks + 1,), after cutting blocks of more than `most` samples into equal parts."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -307,7 +314,8 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return, for each start of a block, the place in the set of the first row from there on."""
+    """Return, for each start of a block, the place in the set of the first row from there on; None if the rows are not
+    in the order of the files."""
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):

@@ -1,8 +1,8 @@
-"""Reading of a block-shuffled set: the samples of one rank, or of one loader process, from windows that threads read
+"""Reader of a block-shuffled set: the samples of one rank, or of one loader process, from windows that threads read
 ahead.
 
-A window is dropped when its stream reaches the next one. How far the threads are ahead is limited by the samples in
-memory, so that memory does not grow during a run.
+A window is dropped when its stream reaches the next one. How far the threads are ahead is limited by the number of
+samples in memory, so that memory does not grow during a run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Data that a rank reads, from `position` of `epoch` to the end of `last_epoch`: its streams, and `tail`, its
-    positions in the last batch of each epoch if that is not full."""
+    """Data that a rank needs, from `position` of epoch `epoch` to the end of `last_epoch`: its streams, and `tail`, its
+    positions in the last batch of each epoch if that batch is not full."""
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -48,7 +48,7 @@ class RankNeeds:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[WindowName]:
-        """Yield the windows that the rank needs, in the order in which it first needs them."""
+        """Yield (epoch, number) of the windows that the rank needs, in the order in which it needs them first."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
@@ -66,15 +66,15 @@ class RankNeeds:
 
 
 class _Apart(NamedTuple):
-    """Values of samples of a batch that are gathered separately, and their places in the batch."""
+    """Values of those samples of a batch that are gathered separately, and their places in the batch."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
 
 
 class WindowsAhead:
-    """Windows of a block-shuffled set that a rank needs from a step on, read ahead in the order of use. `close` ends
-    the threads."""
+    """Windows of a block-shuffled set that a rank needs, read ahead by threads in the order of use. `close` ends the
+    threads."""
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
         self._order = order
@@ -100,21 +100,21 @@ class WindowsAhead:
         self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the samples at these positions of an epoch, and their tensors. Positions must increase from call to
-        call. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. Positions must increase
+        from call to call. Raises DataError."""
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return samples and tensors for positions of a full batch, and for the same positions within the next full
-        batches; `count` batches in all."""
+        """Return sample numbers and tensors for these positions of a full batch, and for the corresponding positions of
+        the next full batches; `count` batches in all."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return samples and tensors of batches that take `length` samples of each of some streams, from these places
-        of the layout on."""
+        """Return sample numbers and tensors of `count` batches that take `length` samples from each of some streams;
+        `firsts`: place of the layout at which each stream begins."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -139,7 +139,7 @@ class WindowsAhead:
         return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """Return the samples at these places of the epoch's layout, and their tensors."""
+        """Return the sample numbers at these places of the layout of an epoch, and their tensors by field."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
@@ -156,7 +156,7 @@ class WindowsAhead:
         return samples, self._gather_tensors(index, apart)
 
     def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """Return the tensors for samples whose rows are at `index` in the arena; samples in `apart` have values of
+        """Return the tensors for samples whose rows begin at `index` in the arena; samples in `apart` have values of
         their own."""
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
@@ -172,12 +172,13 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return the window if its samples can be gathered together with those of other windows, else None."""
+        """Return the window if its samples can be gathered together with those of other windows; None if they must be
+        gathered separately."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
     def _window(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return the window, None if this rank does not need it."""
+        """Return the window with this number, when it is read; None if this rank does not need it."""
         return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
 
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -205,8 +206,9 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return samples and tensors of a mixture that is in memory or read row by row. Random changes of an image depend
-    on the pass over its source, so that an image that comes twice in an epoch differs. Raises DataError."""
+    """Return sample numbers and tensors at these positions of a mixture that is in memory or read row by row. Random
+    transforms depend on the pass over the source, so an image that comes twice in an epoch differs. Raises
+    DataError."""
     placed = order.at(epoch, positions)
     found = order.samples(placed)
     numbers = order.numbers(found, placed)
@@ -217,8 +219,8 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
 
 
 class MixedWindows:
-    """Reader of the samples of a mixture that a rank needs from a step on. `real`: the positions that it needs in a
-    step. `close` ends its threads."""
+    """Reader of the samples of a mixture that a rank needs, some of whose sources are block-shuffled. `real(step)`
+    returns the positions that the rank needs in a step. `close` ends the threads."""
 
     def __init__(
         self,
@@ -246,8 +248,9 @@ class MixedWindows:
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return the streams of each source that this rank reads, found by looking at some steps of an epoch: they vary
-        with the number of samples that a batch has of a source. Samples of other streams are read row by row."""
+        """Return, for each block-shuffled source, the streams that this rank reads, found by looking at some steps of
+        an epoch: they vary with the number of samples that a batch has from the source. Samples of other streams are
+        read row by row."""
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
         for step in np.unique(np.linspace(1, batch.steps_per_epoch, most).astype(np.int64)).tolist():
@@ -258,7 +261,7 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the samples at these positions of an epoch, and their tensors. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -278,7 +281,8 @@ class MixedWindows:
 
 
 def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
-    """Return the pieces as one tensor per field, each row at its position in the batch."""
+    """Return one tensor per field from pieces (positions in the batch, tensors), each row at its position in the
+    batch."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
     index = torch.from_numpy(back)
@@ -287,13 +291,13 @@ def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size:
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """Part of a rank's rows that one loader process makes: part `part` of `num_parts`, into which each chunk of the
-    rank is divided."""
+    """Part of a rank's rows that one loader process makes. Each chunk of the rank is divided into `num_parts` parts;
+    this is number `part`."""
 
     prepared: PreparedSet
     order: RolledOrder | MixedOrder
     batch: BatchSpec
-    rank: int
+    dp_rank: int
     first_step: int
     num_steps: int
     part: int = 0
@@ -309,17 +313,17 @@ class RolledShare:
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
-        """Return the positions of this part in a step, one array per chunk."""
+        """Return the positions of this part in a step, padding included, as one array per chunk."""
         return self._of_part(step, real=False)
 
     def real(self, step: int) -> np.ndarray:
-        """Return all positions of this part in a step, without padding."""
+        """Return all positions of this part in a step, without padding, as one array."""
         return np.concatenate(self._of_part(step, real=True))
 
     def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
-        """Return the positions of this part, one array per chunk. `real`: without padding."""
+        """Return the positions of this part in a step, one array per chunk. `real`: without padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
-        mine = slots(found, self.batch, self.rank)
+        mine = slots(found, self.batch, self.dp_rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
         before = [sum(map(len, each[: self.part])) for each in parts]
         return [
@@ -329,7 +333,7 @@ class RolledShare:
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
         """Return the streams that this loader process reads. If the number of streams does not divide the batch size,
-        it reads other streams in each step, in the end all of them."""
+        it reads other streams in each step, and finally all of them."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
@@ -337,25 +341,27 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions of this part in the last batch of an epoch, if that is not full: there a loader process
-        reads other streams than in full batches."""
+        """Return the positions of this part in the last batch of an epoch, if that batch is not full (else empty): a
+        loader process reads other streams for it than for full batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.real(last)
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
-    """Yield the rank's steps, of which each loader process makes its own part from its own streams."""
+    """Yield the batches of each step of the rank. Each loader process makes a part of every step, from streams of its
+    own."""
     makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):
         pieces = [next(made) for _ in range(num_workers)]
         found = locate(step, share.batch, share.prepared.num_samples)
-        yield make_batches(slots(found, share.batch, share.rank), _join(pieces), found.epoch)
+        yield make_batches(slots(found, share.batch, share.dp_rank), _join(pieces), found.epoch)
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Return a part of a step; part p of every step is made by loader process p."""
+    """Return the part of a step with this number, in a loader process; part p of every step is made by loader process
+    p."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
@@ -379,7 +385,8 @@ class _PartMaker:
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Return a function like `take` that joins the parts of a step, chunk by chunk, to one result."""
+    """Return a `Take` ((epoch, positions) -> (sample numbers, tensors)) that ignores its arguments and joins the given
+    pieces of a step, chunk by chunk."""
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

@@ -31,7 +31,7 @@ class Arena:
     array.
 
     Freed rows are reused, those at the beginning first: touching a new page costs as much as filling it, and pages that
-    are never used cost nothing. Threads may share an arena.
+    are never used cost nothing. Thread-safe.
 
     `rows`: by field, (capacity, *row shape).
     """
@@ -42,7 +42,8 @@ class Arena:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int | None:
-        """Return the first of `count` consecutive free rows, whose content is undefined; None if there are none."""
+        """Reserve `count` consecutive rows, whose content is undefined, and return the index of the first; None if no
+        such rows are free."""
         with self._lock:
             for place, (first, end) in enumerate(self._free):
                 if end - first >= count:
@@ -51,7 +52,7 @@ class Arena:
         return None
 
     def give(self, first: int, count: int) -> None:
-        """Free `count` rows from `first` on. They must not be read afterwards."""
+        """Free `count` rows from index `first` on. They must not be read afterwards."""
         with self._lock:
             stretches = sorted([*self._free, (first, first + count)])
             self._free = stretches[:1]
@@ -63,8 +64,8 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """Consecutive rows of a batch that are consecutive in their source too. (R,) each, in the order of the batch: the
-    place of a run in the batch, the number of its first row, and its length."""
+    """Runs of rows that are consecutive both in a batch and in their source. All are (R,), in the order of the batch:
+    the place of a run in the batch, the number of its first row in the source, and its length."""
 
     places: np.ndarray
     firsts: np.ndarray
@@ -72,13 +73,13 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Return the runs in `numbers` (N,) int64, the row numbers of a batch."""
+        """Return the runs in `numbers` (N,) int64, the source's row number of each row of a batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Return the runs, cut so that none crosses one of `ends`, and for each run the index of the last end at or
-        before it. `ends`: ascending row numbers; the first is at or before each run."""
+        """Return the runs, cut so that none crosses one of `ends`, and for each new run the index of the last of `ends`
+        at or before it. `ends`: ascending row numbers; the first is at or before each run."""
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():
@@ -91,13 +92,14 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Yield (owner, its runs). `owners` (R,): the owner of each run."""
+        """Yield (owner, runs of this owner). `owners` (R,): the owner of each run."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the numbers of all rows, counted from `first`; as a slice if they are consecutive."""
+        """Return the row numbers in the source of all rows, counted from `first`; as a slice if they are
+        consecutive."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -107,11 +109,11 @@ class Runs(NamedTuple):
         return _count_from(self.firsts, self.lengths)
 
     def list_places(self) -> np.ndarray:
-        """Return the place in the batch of each row."""
+        """Return the place in the batch of each row of the runs."""
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Write rows to their places in the batch `found`."""
+        """Copy `rows`, the rows of the runs, to their places in the batch `found`."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
@@ -133,7 +135,7 @@ def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.nd
 
 
 def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return consecutive numbers: `lengths[i]` of them from `begins[i]` on, one run after the other."""
+    """Return ranges of consecutive numbers, concatenated: `lengths[i]` numbers from `begins[i]` on, for each i."""
     before = np.cumsum(lengths) - lengths
     found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)
     return found
@@ -142,8 +144,8 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows; replace bad ones. Returns the values of `parts`, the columns of `lazy` and, if rows
-    were skipped, the index of the value that stands for each row: its own, or that of the next good row. Raises
+    """Convert consecutive rows and replace bad ones. Return the values of `parts`, the columns of `lazy` and, if rows
+    were skipped, for each row the index of the value to use: its own, or that of the next good row (else None). Raises
     BadSampleError and SourceError."""
     table = prepared.table
     read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
@@ -170,7 +172,7 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows into the given array of each field; return the columns of the lazy fields. Raises
+    """Convert consecutive rows of each field into the given array; return the columns of the lazy fields. Raises
     BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
@@ -180,8 +182,8 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns for these rows, which are read in ascending order, and as one slice if there are few gaps.
-    Raises SourceError."""
+    """Return the columns for these rows. They are read in ascending order, as one slice if there are few gaps, and not
+    cached. Raises SourceError."""
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1
@@ -191,11 +193,11 @@ def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray)
 
 
 class HeldWindow:
-    """Window in memory: its rows by field, or for images the columns that name them.
+    """Window of samples in memory: rows by field, or for images the columns with their paths.
 
-    samples  (size,) int64, the numbers of the samples in the window's order
-    index    (size,) int64, the first row of each: in the arena or, if that was full, in its own arrays. Consecutive
-             samples of a stream may have rows anywhere: one gather costs less than sorting the rows first
+    samples  (size,) int64, the numbers of the samples in the order of the window
+    index    (size,) int64, the first row of each sample: in the arena or, if that was full, in the window's own arrays.
+             Rows of consecutive samples need not be consecutive: one gather costs less than sorting the rows first
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
@@ -220,12 +222,12 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the arena was full: the samples of this window are gathered separately from those of other
+        """True if the arena was full, so that the samples of this window are gathered separately from those of other
         windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return an array for the rows of each field."""
+        """Return an array for `num_rows` rows of each field, in the arena or, if that is full, of its own."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}
@@ -235,7 +237,7 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window; return the first row of each sample, None if sample k begins at row k."""
+        """Read the pieces of the window; return the first row of each sample, or None if that of sample k is row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -253,7 +255,8 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces of the window. A bad row is replaced by the next good row of the same piece."""
+        """Read the pieces of the window, with each bad row replaced by the next good row of the same piece; return the
+        first row of each sample."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -269,7 +272,7 @@ class HeldWindow:
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Give the memory of the window back to the arena. Its rows must not be read afterwards."""
+        """Return the memory of the window to the arena. The rows must not be read afterwards."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
@@ -305,8 +308,8 @@ class HeldWindow:
 
 
 def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Return (N, *sample shape) of each field, for samples that begin at these rows. NumPy copies short rows several
-    times faster than `index_select` does, in one thread."""
+    """Return (N, *sample shape) of each field, for the samples that begin at the rows `index`. NumPy copies short rows
+    several times faster than `index_select`, with one thread."""
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -322,8 +325,8 @@ def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np
 
 
 def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """Return (N, length, *row shape): `length` rows from each of `begins` on. They are copied together, in a third of
-    the time of single rows."""
+    """Return (N, length, *row shape): the `length` rows from each of `begins` on. They are copied together, in a third
+    of the time of single rows."""
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
@@ -331,18 +334,18 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
 
 
 def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
-    """Return the dtype in which a window stores a field, the same as that of a set in memory."""
+    """Return the numpy dtype in which a window stores a field, the same as for a set in memory."""
     return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the sample numbers of all pieces (first, count), int64."""
+    """Return the numbers of the samples in all pieces (first, count), int64."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of one piece of a window, which has `count` samples from `first` on."""
+    """Rows of one piece of a window, which has `count` samples from sample number `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -359,7 +362,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """Return the first row of each sample, counted from the first row of the piece."""
+        """Return the first row of each sample of the piece, counted from the first row of the piece."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))

@@ -1,7 +1,7 @@
-"""Skipping of bad rows (`on_bad_row: skip`): found before a run, they are left out; found later, they are replaced.
+"""Skipping of bad rows (`on_bad_row: skip`): rows found before a run are left out; samples found later are replaced.
 
-left out    rows that cannot be parsed, lack a value that a field needs, or hold one that a field of a set in memory
-            cannot take: the set is as if the files did not contain them
+left out    rows that cannot be parsed, lack a value that a field needs, or have one that a field of a set in memory
+            cannot convert: the set is as if the files did not contain them
 replaced    samples of sets that are read on request (images, tables larger than memory): the next good sample of the
             set is used, so that a training batch keeps its size and its denominators on every rank. In an
             evaluation such a sample has weight 0.
@@ -30,7 +30,7 @@ _CHUNK = 1 << 16
 
 
 class Skipped(NamedTuple):
-    """Row that was skipped: its set, its place and the reason."""
+    """Row that was skipped: its set, its position in a file, and the reason."""
 
     set: str
     place: str
@@ -38,8 +38,8 @@ class Skipped(NamedTuple):
 
 
 class SkipLog:
-    """Log of skipped rows, which this process and those forked from it write; each write is a whole line, so that lines
-    do not mix."""
+    """Log file of skipped rows, to which this process and its forked processes append; each write is a whole line, so
+    that lines do not mix."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -66,7 +66,7 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the rows that the processes of a run have skipped, without repeats."""
+    """Return the rows in the log file at `path`, without repeats; all processes of a run write to it."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
@@ -77,7 +77,7 @@ def read_skipped(path: str) -> list[Skipped]:
 
 
 def in_words(found: Sequence[Skipped]) -> str:
-    """Return a sentence: `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
+    """Return the skipped rows as a sentence: `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
     shown = [f"{each.place} ({each.why})" for each in found[:SHOWN]]
     more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return f"{len(found):,} {'row' if len(found) == 1 else 'rows'} skipped: {', '.join([*shown, *more])}"
@@ -92,7 +92,7 @@ class Skips:
         self._sorted = np.empty(0, np.int64)
 
     def add(self, row: int) -> bool:
-        """Add a row; return whether it is new."""
+        """Add a row number; return False if it was added before."""
         if row in self._rows:
             return False
         self._rows.add(row)
@@ -104,11 +104,11 @@ class Skips:
         return len(self._rows)
 
     def bad(self, rows: np.ndarray) -> np.ndarray:
-        """Return (N,) bool: which of the rows are known to be bad."""
+        """Return (N,) bool: True for the rows that are known to be bad."""
         return np.isin(rows, self._sorted)
 
     def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
-        """Return the samples, each bad one replaced by the next good one."""
+        """Return the sample numbers with each bad one replaced by the next good one."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)
@@ -124,7 +124,7 @@ class Skips:
 
 
 def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Make text columns that a field reads as numbers numeric; values that are not numbers become missing."""
+    """Convert the text columns that a field reads as numbers; values that are not numbers become missing."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -135,15 +135,15 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
 
 
 def is_scanned(table: Table) -> bool:
-    """Return whether rows with missing values are searched before a run: the table is not too large."""
+    """Return whether a table is small enough to search all rows for missing values before a run."""
     return table.num_rows <= _SCANNED
 
 
 def whole_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return each set's rows without those that lack a value that a field needs, and the rows left out. `fields`: each
-    field with its columns. Raises SourceError."""
+    """Return the rows of each set without those in which a value is missing that a field needs, and the rows left out.
+    `fields`: each field with its columns. Raises SourceError."""
     asked = {
         column: name
         for name, (field, columns) in fields.items()
@@ -178,7 +178,7 @@ def whole_rows(
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: which values are missing."""
+    """Return (N,) bool: True for the rows in which the value is missing."""
     if values.dtype == object:
         return np.fromiter((value is None for value in values.tolist()), bool, len(values))
     if values.dtype.kind not in "fM":
@@ -189,8 +189,8 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
-    """Return (row, error) for each of `size` rows that fail, found by halving. `fails(start, stop)` returns an error if
-    a row in that range fails."""
+    """Return (row, error) for each of `size` rows that fails, found by bisection. `fails(start, stop)` returns an error
+    if a row in that range fails, else None."""
     found = []
     waiting = [(0, size)]
     while waiting:

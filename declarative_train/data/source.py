@@ -1,5 +1,5 @@
-"""Sources of a recipe: opening them, the columns that fields read, the rows that can be used; and records of their
-files, which show later whether they changed."""
+"""Sources of a recipe: the opened tables, the columns that fields read, the rows that can be used; and records of their
+files, which show later whether the files have changed."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def may_run(component: object) -> bool:
     return not isinstance(component, PluginComponent) or component.may_import
 
 
-def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
-    """Return a diagnostic for each component of a plugin whose code was not run."""
+def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
+    """Return a diagnostic for each plugin component in the section whose code must not run."""
     return [
         plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
         for what, path, component in _parts(section)
@@ -49,18 +49,19 @@ def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
     ]
 
 
-def outlines(section: DataSection) -> dict[str | None, Table]:
-    """Return an empty table for each source that declares its columns; None is the main source."""
+def make_outlines(section: DataSection) -> dict[str | None, Table]:
+    """Return a table without rows for each plugin source that declares its columns, by name of the set; None is the
+    main source."""
     found: dict[str | None, Table] = {}
-    for name, source in sources(section).items():
+    for name, source in list_sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
         if outline is not None:
             found[name] = outline
     return found
 
 
-def sources(section: DataSection) -> dict[str | None, Dataset]:
-    """Return the main source under None, and sets' own sources under the sets' names."""
+def list_sources(section: DataSection) -> dict[str | None, Dataset]:
+    """Return the main source (under None), and the own source of each set that has one, by name of the set."""
     own = {name: split.own_source for name, split in section.split.items()}
     return {None: section.source, **{name: source for name, source in own.items() if source is not None}}
 
@@ -70,7 +71,7 @@ def _tells(component: Component) -> bool:
 
 
 def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
-    for name, source in sources(section).items():
+    for name, source in list_sources(section).items():
         yield "source", ("data", "source") if name is None else ("data", "split", name, "source"), source
     for name, field in section.fields.items():
         yield "field", ("data", "fields", name), field
@@ -81,14 +82,14 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[SetRows, Windows | None]]:
-    """Return each set's rows in the order of its samples, and its windows (None without windows)."""
+    """Return the rows of each set in the order of its samples, and its windows (None if the section has no window)."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """Return the table of a source. `skips`: rows that cannot be parsed are left out, and a text column with few
+    """Open a source and return its table. `skips`: rows that cannot be parsed are left out, and a text column with few
     non-numbers is read as numbers. Raises SourceError."""
     with skip_bad_rows(skips):
         table = dataset.open()
@@ -99,10 +100,11 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
     return table
 
 
-def usable(
+def keep_usable(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return each set's rows and the rows left out: with `skips`, those that lack a value. Raises SourceError."""
+    """Return the rows of each set that can be used, and those that are left out: with `skips`, rows in which a value
+    that a field needs is missing. Raises SourceError."""
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
@@ -110,9 +112,10 @@ def usable(
 
 
 def open_sources(draft: DataDraft) -> dict[str | None, Table]:
-    """Open the main source, under None, and the own sources of sets, under their names; omit those that fail."""
+    """Open the main source (under None) and the own sources of sets (by name of the set); report those that fail and
+    leave them out."""
     tables: dict[str | None, Table] = {}
-    for name, dataset in sources(draft.section).items():
+    for name, dataset in list_sources(draft.section).items():
         place = "data.source" if name is None else f"data.split.{name}.source"
         remote = next((path for path in dataset.paths if is_remote(path)), None)
         if remote is not None and draft.offline and is_known(remote):
@@ -128,7 +131,7 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return the columns for each (source, field). Fields that do not fit are reported and left out."""
+    """Return the columns of each (source, field). A field that does not fit its columns is reported and left out."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():
@@ -164,7 +167,7 @@ def _missing_column(
 
 
 def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
-    """Report columns that splits and the window name and the source lacks; return whether there are any."""
+    """Return whether splits and the window name columns that the source does not have, after reporting these."""
     asked = [
         (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
         for name, split in draft.section.split.items()
@@ -184,16 +187,17 @@ def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) ->
     return None if here == there else ShapeError(message)
 
 
-def records(paths: Iterable[str]) -> list[FileRecord]:
-    """Return a record of each file that the data consist of, by which changes are noticed. Raises SourceError."""
+def record_files(paths: Iterable[str]) -> list[FileRecord]:
+    """Return a record of each file of the data, by which changes are noticed. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
-    return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
+    return [record_file(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
 
-def record(path: str, *, whole: bool) -> FileRecord:
-    """Return the record of a file or folder. Raises SourceError. For a folder: names, sizes and the latest date. For a
-    file that is not hashed `whole`: a hash of the size and of the first, middle and last 64 KiB, and its date."""
+def record_file(path: str, *, whole: bool) -> FileRecord:
+    """Return the record of a file or folder. Raises SourceError. For a folder: a hash of names and sizes, and the
+    latest date. For a file: a hash of the content if `whole`, else the date and a hash of the size and the first,
+    middle and last 64 KiB."""
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -223,8 +227,8 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """Return the record of a remote folder: a hash of the names in its listing, and of sizes and tags where it has
-    them."""
+    """Return the record of a remote folder: a hash of the names in its listing, and of the sizes and tags that it
+    gives."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

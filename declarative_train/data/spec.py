@@ -1,6 +1,6 @@
 """Data part of the plan: everything that ranks need to know about the data, as plain data.
 
-The mappings for components (`source`, a field, a split) have the keys of the recipe, `type` included; paths in them are
+Components (`source`, fields, splits) are mappings with the keys of the recipe, `type` included; paths in them are
 absolute (or URLs).
 """
 
@@ -13,8 +13,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """File that the plan depends on. `sha256` covers its content, unless `modified_ns` is set: then it covers the size
-    and samples of the content, and the date shows, on this machine, whether the rest may have changed (0: unknown)."""
+    """Record of a file on which the plan depends. `sha256`: hash of the content, unless `modified_ns` is set: then of
+    the size and samples of the content, and the date shows, on this machine, whether the rest may have changed (0:
+    unknown)."""
 
     path: str
     size_bytes: int
@@ -24,12 +25,12 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """Named tensor of a sample.
+    """Field: one named tensor of a sample.
 
-    `component`: the field's keys in the recipe. `statistics`: numbers from the training rows (`subtract`, `divide`,
+    `component`: keys of the field in the recipe. `statistics`: numbers from the training rows (`subtract`, `divide`,
     `fill`, `vocabulary`, ... as the type of field needs). They are computed when the recipe is compiled, or taken from
-    the run whose weights the model starts from; then `statistics_from` names that run. `columns`: the columns that it
-    reads, in order.
+    the run whose weights the model starts from; then `statistics_from` names that run. `columns`: names of the columns
+    that the field reads, in order.
     """
 
     name: str
@@ -50,8 +51,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """Block shuffle of the training set (data/shuffle.py): the number of streams, and of blocks per window of a
-    stream."""
+    """Block shuffle of the training set (data/shuffle.py): the number of streams, and of blocks per window."""
 
     streams: int
     window: int
@@ -60,7 +60,7 @@ class RollSpec:
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     """Source of a mixture. `share`: an integer; the source gives `share` / (sum of all shares) of the samples. `roll`:
-    as in `DataSpec`."""
+    its block shuffle, None for a full shuffle."""
 
     name: str
     share: int
@@ -70,7 +70,7 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """Named set of samples. `source` None: it is part of the main source, and `split` says which rows. `held_bytes`:
+    """Named set of samples. `source` None: its rows come from the main source, and `split` says which. `held_bytes`:
     its size if it is kept in memory, else 0."""
 
     name: str
@@ -81,15 +81,15 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set is kept on a GPU: if it fits into the memory that steps leave, and into an eighth of the
-    free memory."""
+    """Return whether a set is kept on a GPU: it must fit into the memory that steps do not use, and into an eighth of
+    the free memory."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Data of a run. `sets`: `training`, then the others in the order of the recipe. `roll`: None for a full shuffle.
-    `mix`: the sources of a mixture in order (data/mixture.py)."""
+    """Data of a run. `sets`: `training`, then the others in the order of the recipe. `roll`: block shuffle of the
+    training set; None for a full shuffle. `mix`: the sources of a mixture in order (data/mixture.py)."""
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]
@@ -107,7 +107,7 @@ class DataSpec:
 
     @property
     def rolls(self) -> bool:
-        """True if the training set, or a source of it, is block-shuffled."""
+        """True if the training set, or a source of its mixture, is block-shuffled."""
         return self.roll is not None or any(member.roll is not None for member in self.mix)
 
     def set(self, name: str) -> SetSpec:
@@ -118,16 +118,15 @@ class DataSpec:
 class BatchSpec:
     """Batch sizes: global_batch_size = data_parallel_size x accumulation x microbatch_size x num_microbatches.
 
-    A global batch is a run of consecutive positions of the epoch's order. Position p of it belongs to one slot,
-    the same for every layout of the same sizes:
+    A global batch has consecutive positions of the epoch. Position p, counted from the start of the batch, belongs to:
 
         chunk = p // (data_parallel_size * microbatch_size)   in 0 .. accumulation * num_microbatches - 1
         rank  = p // microbatch_size % data_parallel_size     data-parallel rank
         row   = p % microbatch_size
 
-    so that the samples that pass through all ranks together are consecutive. A last, partial batch fills the first
-    slots; a rank without a row in a chunk gets one repeat of a real row with weight 0. A pipeline pads every
-    chunk to microbatch_size in the same way.
+    so the samples that all ranks process at the same time (a chunk) are consecutive. This depends only on the four
+    sizes. A last, partial batch fills the first slots; a rank without a row in a chunk gets one repeat of a real row
+    with weight 0. A pipeline pads every chunk to microbatch_size in the same way.
     """
 
     global_batch_size: int
@@ -140,4 +139,5 @@ class BatchSpec:
 
 
 class DataError(Exception):
-    """Error of the data, with one message for the user; the run fails with it (exit 3)."""
+    """Error: the data cannot be read or differ from the plan. The message is for the user; the run ends with exit code
+    3."""

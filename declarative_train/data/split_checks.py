@@ -1,5 +1,5 @@
-"""Split of the rows into sets, with checks of the result: empty sets, rows that two sets share, classes that a set
-lacks."""
+"""Division of the rows into sets (by `split_rows.py`), and checks of the result: empty sets, rows that two sets share,
+classes that a set lacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from declarative_train.data.checks.samples import (
 from declarative_train.data.diagnostics import DataDraft, Place
 from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
 from declarative_train.data.shared_sets import prepare_sets
-from declarative_train.data.source import arrange_rows, usable
+from declarative_train.data.source import arrange_rows, keep_usable
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.open_files import format_path
@@ -40,8 +40,8 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of a set in the order of its samples. `source`: the name of the set if it has a source of its own, else
-    None."""
+    """Rows of a set in the order of its samples, with their table and windows. `source`: name of the set if it has a
+    source of its own, else None."""
 
     source: str | None
     table: Table
@@ -50,7 +50,7 @@ class RowsOfSet:
 
 
 def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:
-    """Return the rows of every set, in the order of the recipe; None if they cannot be divided."""
+    """Return the rows of every set, in the order of the recipe; None if they cannot be divided, which is reported."""
     by, sort = (None, None) if draft.window is None else (draft.window.by, draft.window.sort)
     found: dict[str, RowsOfSet] = {}
     try:
@@ -77,7 +77,7 @@ def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, Ro
 
 
 def _usable(draft: DataDraft, table: Table, rows: Mapping[str, SetRows]) -> dict[str, SetRows]:
-    kept, skipped = usable(table, rows, draft.section.fields, skips=draft.skips)
+    kept, skipped = keep_usable(table, rows, draft.section.fields, skips=draft.skips)
     draft.skipped += [each for found in skipped.values() for each in found]
     return kept
 
@@ -133,7 +133,7 @@ def _set_rows(
 def overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set with a source of its own that training or another set reads too. (Sets that are
+    """Yield a diagnostic for each set with a source of its own whose files training or another set reads too. (Sets
     divided from one source never share a row.)"""
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
@@ -162,8 +162,9 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield each set in memory that has no row of some class of a target, though another set has. A target with more
-    than `MOST_CLASSES` is checked only if it has one class per row: each set lacks many of the tokens of a text."""
+    """Yield a diagnostic for each set in memory that has no row of some class of a target, though another set has. A
+    target with more than `MOST_CLASSES` classes is checked only if it has one class per row: each set of texts lacks
+    many tokens."""
     for field in data.fields:
         if field.name not in targets:
             continue
@@ -180,7 +181,8 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
 
 
 def undefined_metrics(data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place) -> Iterator[Diagnostic]:
-    """Yield each metric (name, component, target) that would be nan in a set that is evaluated and in memory."""
+    """Yield a diagnostic for each metric, given as (name, component, target), that would be nan in an evaluated set in
+    memory."""
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():
@@ -212,7 +214,7 @@ def _sets_without_class(
 
 
 def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return words for the missing classes: a few by name, many as a number with the first names."""
+    """Return the missing classes for a message: a few by name, or the number of classes with the first names."""
     names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
@@ -220,7 +222,7 @@ def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str
 
 
 def _name_class(field: FieldSpec, number: float) -> str:
-    """Return the name of a class: its number, and the word in the column."""
+    """Return the name of a class: its number, and its word in the column."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

@@ -1,4 +1,4 @@
-"""Split of a table's rows into sets. (Windows are made afterwards, within each set.)"""
+"""Division of a table's rows into sets. (Windows are made afterwards, within each set.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTED_MADE = (
 
 
 class SplitError(Exception):
-    """Error: a set cannot be split off; the message is for the user."""
+    """Error: the rows of a set cannot be chosen; the message is for the user."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -30,10 +30,10 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, SetRows]:
-    """Return the rows of `training`, then of every other set that is divided from this table; no row is in two sets.
+    """Return the rows of `training`, and of every set that is divided from this table; no row is in two sets.
 
     Sets of given values are taken first, then those of the last rows, then those of whole groups, then those of random
-    single rows. `by` and `sort` are those of the window. Raises SplitError.
+    single rows. `by` and `sort` are keys of the window. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -82,8 +82,8 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
-    """Return the sets of a mixture: each source is split by itself; a split with `of` takes rows of that source
-    only."""
+    """Return the rows of the sets of a mixture. Each source is split separately; a split with `of` takes rows of that
+    source only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -110,8 +110,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the starts of the table's blocks, if the rows are in the order of the file, so that each block gives a
-    share; else None."""
+    """Return the starts of the table's blocks, if `rows` are in the order of the file, so that a set can get a share of
+    each block; else None."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
@@ -160,7 +160,7 @@ def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
 
 
 def _separate(rows: SetRows, chosen: np.ndarray | range) -> tuple[SetRows, SetRows]:
-    """Return the rows at the chosen places (ascending), and the rows at all others."""
+    """Return the rows at the chosen (ascending) places, and the rows at all other places."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

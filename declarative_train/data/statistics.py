@@ -1,8 +1,8 @@
 """Statistics of fields (means, vocabularies): computed from the training rows, read from a cache on disk, or taken from
 an earlier run.
 
-A model that starts from the weights of a run was trained on numbers that were made with that run's statistics; others
-would change what the numbers mean.
+A model that starts from the weights of a run was trained on values that were computed with the statistics of that run;
+other statistics would change what the values mean.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows the set has."""
+    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows the set has, as a cache
+    key."""
 
     table: Table
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the cached result of `measure`, or call it. Errors are not cached."""
+        """Return the statistics from the cache, else call `measure` and, if `may_keep`, store its result. Errors are
+        not cached."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -86,7 +88,7 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Call `look` to check the values, unless an earlier check succeeded."""
+        """Call `look`, which checks the values, unless the cache shows that an earlier check succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
@@ -103,8 +105,8 @@ class StatisticsCache:
 
 
 class Inherited(NamedTuple):
-    """Field of an earlier run. `origin`: the run's name (`runs/x step 40`). `span`: the place where the recipe names
-    the run."""
+    """Field of an earlier run whose statistics are used. `origin`: name of the run (`runs/x step 40`). `span`: where
+    the recipe names the run."""
 
     spec: FieldSpec
     origin: str
@@ -115,12 +117,13 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys here as in the run, so that no statistics are missing."""
+        """Return whether the field has the same keys as in the run, so that the run has all statistics that it
+        needs."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """Return the name of the run that a field's statistics come from; "" if they are computed from this recipe's
+    """Return the name of the run from which the statistics of a field come; "" if they are computed from the training
     rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
@@ -128,8 +131,8 @@ def origin_of(inherited: Inherited | None) -> str:
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics and errors as `measure` does: those of the run where it has them, the rest computed from the
-    training rows."""
+    """Return statistics and errors as `measure`, with the statistics of the earlier run where it has them; the rest is
+    computed from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
@@ -137,8 +140,8 @@ def measure_missing(
 
 
 def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return a diagnostic if the run's statistics and classes would have another meaning for this field. `span`: the
-    place of its columns."""
+    """Return a diagnostic if statistics and class numbers of the earlier run would have another meaning for this field.
+    `span`: where the recipe names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -168,8 +171,8 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a row has another number of values than in the run (columns of arrays, or a run that did not
-    record its columns)."""
+    """Return a message if a row has another number of values than in the earlier run (columns of arrays, or a run that
+    did not record its columns), else None."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -177,7 +180,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if the number of classes differs, for a field without a vocabulary."""
+    """Return a message if a field without a vocabulary has another number of classes than in the earlier run, else
+    None."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
@@ -191,7 +195,8 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic of a value that the run's vocabulary lacks; None if the error is another."""
+    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error is
+    another."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

@@ -1,4 +1,4 @@
-"""Sets as tensors: those in memory copy rows of tensors, the others read the requested rows."""
+"""Sets of samples as tensors: a set in memory copies rows of tensors, another one reads the requested rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declarative_train.files.paths import SourceError
 
 
 class SampleSet(ABC):
-    """Samples of a set, by number from 0 to num_samples - 1."""
+    """Interface of a set of samples, numbered from 0 to num_samples - 1."""
 
     num_samples: int
     prepared: PreparedSet
@@ -31,16 +31,16 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """Return (N, *sample shape) of each field, contiguous, in the field's dtype. `epoch`: the training epoch;
-        images are changed at random only in training. Raises DataError."""
+        """Return (N, *sample shape) of each field for the sample numbers `indices`, contiguous, in the field's dtype.
+        `epoch`: the training epoch; images are changed at random only in training. Raises DataError."""
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """Return the set in the memory of a device; unchanged if it is not in memory."""
+        """Return the set with its tensors on a device; the set itself if it is not in memory."""
 
 
 class HeldSet(SampleSet):
-    """Set in memory, as one tensor of rows per field; windows are overlapping views of the rows."""
+    """Set in memory, with one tensor of rows per field; windows are overlapping views of the rows."""
 
     is_held = True
 
@@ -78,7 +78,7 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """Set that is too large for memory, or has images: rows are read and converted when they are requested."""
+    """Set that is too large for memory, or has images: samples are read and converted when they are requested."""
 
     is_held = False
 
@@ -102,7 +102,7 @@ class ReadSet(SampleSet):
 
 @contextmanager
 def as_data_error(prepared: PreparedSet) -> Iterator[None]:
-    """Convert errors of reading a set into DataError."""
+    """Convert errors of reading a set in the `with` block into DataError."""
     try:
         yield
     except BadSampleError as error:
@@ -127,7 +127,8 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a view (N - length + 1, length, ...), without a copy: entry k holds the rows k to k + length - 1."""
+    """Return a view (N - length + 1, length, ...) of `rows`, without a copy: entry k has the rows k to k + length -
+    1."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from declarative_train.core.amounts import format_count
-from declarative_train.data.source import record
+from declarative_train.data.source import record_file
 from declarative_train.data.spec import FileRecord
 from declarative_train.files.paths import SourceError, format_path
 from declarative_train.plan.plan import Plan
@@ -50,7 +50,7 @@ def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
         path = format_path(known.path)
         try:
-            found = record(known.path, whole=known.modified_ns is None)
+            found = record_file(known.path, whole=known.modified_ns is None)
         except (SourceError, OSError) as problem:
             yield f"{path} can no longer be read: {problem}"
             continue

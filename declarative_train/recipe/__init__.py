@@ -1,4 +1,4 @@
-"""Recipes: YAML documents are read into checked, frozen objects."""
+"""Recipes: YAML documents are converted into checked, frozen objects."""
 
 from declarative_train.recipe.load import Loaded, load
 from declarative_train.recipe.recipe import Recipe

@@ -9,12 +9,13 @@ from declarative_train.recipe.sections.training import Training
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
-    """Return the number of ranks (in dp: devices) that take different samples of one batch."""
+    """Return the number of ranks (with `dp`: devices) that process different samples of one batch."""
     return parallelism.data_parallel_size(layout.num_gpus)
 
 
 def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of ranks of one pipeline; None if the GPUs do not divide over the axes."""
+    """Return the number of ranks of one pipeline; None if the number of GPUs is not divisible by the sizes of the
+    axes."""
     mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 
@@ -24,7 +25,7 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of gradient accumulation steps; None if the batch does not divide over ranks and
+    """Return the number of gradient accumulation steps; None if the batch is not divisible by ranks and
     microbatches."""
     if parallelism is None:
         return None
@@ -37,12 +38,12 @@ def accumulation(training: Training, parallelism: Parallelism | None, layout: La
 
 
 def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
-    """Return whether the mesh has this axis, even with a single rank; False if there is no mesh (GPUs do not divide, or
-    `auto`)."""
+    """Return whether the mesh has the axis `name`, even with a single rank; False if there is no mesh (the number of
+    GPUs is not divisible, or `parallelism: auto`)."""
     return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 
 
 def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:
-    """Return the number of ranks over which each parameter is sharded; 1 if none is sharded, or if that is not known
-    yet."""
+    """Return the number of ranks over which each parameter is sharded; 1 if none is sharded, or for `parallelism:
+    auto`."""
     return size_of(parallelism.mesh(layout.num_gpus) or (), "shard")

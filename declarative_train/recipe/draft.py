@@ -1,4 +1,4 @@
-"""Draft of a recipe: the sections without errors, so that checks continue after the first error."""
+"""Draft of a recipe: only the sections without errors, so that checks can continue after the first error."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ T = TypeVar("T", bound=Section)
 class Draft(NamedTuple):
     """Recipe as far as it could be read.
 
-    `sections`: those without errors, with defaults for optional ones. A section with errors, or one that a fragment
-    leaves to other files, is absent, and checks that need it do nothing. `scope`: the expanded model. `split`: the
-    names of the sets, even if the data section has errors. `rules`: the settings of parameters that could be read.
-    `head`: the top-level keys that are not sections.
+    `sections`: sections without errors, with defaults for optional ones. A section with errors, or one that a fragment
+    leaves to other files, is absent, and checks that need it do nothing. `scope`: the graph of the model, with blocks
+    expanded. `split`: names of the sets, even if the data section has errors. `rules`: settings of `model.parameters`
+    that could be read. `head`: top-level keys that are not sections.
     """
 
     tree: Mapping
@@ -46,11 +46,11 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every value that is known, with its place, even in a recipe with errors."""
+        """Yield every value that could be read, with its path and span, even if the recipe has errors."""
         return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:
-        """Return whether a value is written in the recipe, not a default."""
+        """Return whether the recipe has a value at a dotted path; False if the value is a default."""
         return find(self.tree, tuple(path.split("."))) is not None
 
     def _section(self, name: str, kind: type[T]) -> T | None:
@@ -75,7 +75,7 @@ class Draft(NamedTuple):
 
     @property
     def parallelism(self) -> Parallelism | None:
-        """Section `parallelism`; None if it has errors, and for `auto`, whose candidates are checked one by one."""
+        """Section `parallelism`; None if it has errors or is `auto`, whose candidates are checked one by one."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
 

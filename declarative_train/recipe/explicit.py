@@ -1,12 +1,12 @@
-"""Explicit recipe: the same recipe with all defaults written out, as plain values, for `dtrain show --explicit`.
+"""Explicit recipe: the same recipe with all defaults written out, as plain data, for `dtrain show --explicit`.
 
-Written values stay as they are, merged and rendered. Added are omitted keys: those of every section, node and
-component, and the params that a node leaves to its block. A default of `null` means that something is absent, and stays
-omitted. Paths are absolute, since the text may be stored anywhere. A template that reads the environment, or a var that
-does, stays a template: its value may be a password. So does one with `index`.
+Values that the recipe has stay as they are, merged and rendered. Omitted keys are added: those of every section, node
+and component, and the parameters of blocks that a node omits. A default of `null` means that something is absent, so it
+stays omitted. Paths are absolute, since the text may be stored anywhere. A template that reads the environment,
+directly or through a var, stays a template: its value may be a password. So does a template with `index`.
 
-A node of a block that comes with the package stays such a node, with all its params. In the recipe's own blocks, which
-may be used in several places, keys are added that have the same value in all of them.
+A node whose type is a block that dtrain ships stays such a node, with all parameters of the block. In blocks of the
+recipe itself, which may be used in several places, a key is added only if it has the same value in all of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Explicit:
         return found
 
     def _whole(self, name: str) -> Section:
-        """Return a section with the defaults that depend on its other keys filled in."""
+        """Return the section `name` with those defaults filled in that depend on other keys."""
         training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
         if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
             return training.model_copy(update={"gradient_accumulation_steps": 1})
@@ -89,15 +89,15 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Return whether `every: 1 epoch` is implied, because early stopping or the best checkpoint needs a metric. A
-        run that is known to be shorter is evaluated once, at its end."""
+        """Return whether the default of `evaluation.every` is 1 epoch: early stopping or the best checkpoint needs a
+        metric, and the run is not known to be shorter than an epoch (it is then evaluated once, at the end)."""
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1
         return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
-        """Return the axes as a mapping if the recipe writes axes, else the word."""
+        """Return the section `parallelism`: a mapping of axes if the recipe has one, else the word."""
         found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
         if not isinstance(found, Axes) or found == Axes():
             return found.word
@@ -175,7 +175,8 @@ class _Explicit:
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """Return the defaults (other than templates) of the params of one of the recipe's blocks."""
+        """Return the defaults that the recipe's own block gives to parameters that the node omits, without
+        templates."""
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")
@@ -190,7 +191,7 @@ class _Explicit:
         return found
 
     def _fill(self, node: Mapping, added: MappingABC[str, object]) -> Values:
-        """Return the keys as written, and the added ones."""
+        """Return the keys of a node as written, followed by the `added` ones that are missing."""
         found = Values()
         for entry in node:
             more = added.get(entry.name)
@@ -232,7 +233,7 @@ class _Explicit:
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Return whether a value may contain a secret from the environment."""
+        """Return whether a value comes from a template that reads the environment, so that it may be a secret."""
         if node.template is None:
             return False
         names = set(_VAR.findall(node.template))
@@ -245,7 +246,7 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 
 def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Yield every layer, and every node of a block of the package, with the values of all its keys."""
+    """Yield every layer, and every node whose type is a shipped block, with the values of all its keys."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
@@ -256,7 +257,7 @@ def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values
 
 
 def _components(rule: ParameterRule | None) -> Values:
-    """Return the components in an entry of `parameters`, with all their keys."""
+    """Return the components (inits, optimizers) in an entry of `model.parameters`, with all their keys."""
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
@@ -277,7 +278,7 @@ def _has_null(node: Node) -> bool:
 
 
 def _find_hidden_vars(node: Node | None) -> set[str]:
-    """Return the vars that read the environment, directly or through another var."""
+    """Return the names of the vars whose templates read the environment, directly or through another var."""
     if not isinstance(node, Mapping):
         return set()
     texts = {entry.name: " ".join(each.text for each in scalars(entry.value) if is_open(each)) for entry in node}

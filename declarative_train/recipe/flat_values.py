@@ -1,4 +1,4 @@
-"""Values of a recipe one by one, each with its dotted path and its place, as `dtrain show` prints them."""
+"""Values of a recipe one by one, each with its dotted path and its span, as `dtrain show` prints them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_FILES = ("extends", "fragment")
 
 
 class Leaf(NamedTuple):
-    """Value of the resolved recipe. `span` None: it is a default."""
+    """Single value of a recipe after merging and rendering, with its path. `span` is None for a default."""
 
     path: Path
     value: object
@@ -28,8 +28,8 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Yield every value in the standard order of a recipe. `values`: the sections and other keys that could be read,
-    defaults included. Everything else, and the model, is taken from the tree as written."""
+    """Yield every single value, in the standard order of sections. `values`: the sections and other keys that could be
+    read, with defaults. The model and everything that could not be read are taken from the tree as written."""
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -45,7 +45,8 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the values inside a value: the fields of a section or component, the items of a mapping or list."""
+    """Yield the single values inside `value`, which was read from `node`: fields of a section or component, items of a
+    mapping or list."""
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name
@@ -64,7 +65,7 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
 
 
 def _iterate_written(path: Path, node: Node | None) -> Iterator[Leaf]:
-    """Yield the values inside a node, as written."""
+    """Yield the single values inside a YAML node."""
     if isinstance(node, Mapping):
         for entry in node:
             yield from _iterate_written((*path, entry.name), entry.value)

@@ -1,4 +1,4 @@
-"""Loading: the path of a recipe -> the recipe, and its diagnostics."""
+"""Loading of a recipe: path -> Recipe and diagnostics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from declarative_train.source.node import Scalar
 
 
 class Loaded(NamedTuple):
-    """Result of loading. `recipe`: None if there is an error, and for a fragment (a file that is only used by other
-    recipes). `document` and `draft`: as far as they could be read; None if the text cannot be parsed."""
+    """Result of loading. `recipe`: None if there is an error, and for a fragment (a file that only other recipes use).
+    `document` and `draft`: what could be read; None if the text cannot be parsed."""
 
     recipe: Recipe | None
     document: Document | None
@@ -40,11 +40,11 @@ def load(
     over: Sequence[Tree] = (),
     plugins: bool = False,
 ) -> Loaded:
-    """Return the recipe at a path, read, merged, rendered and checked.
+    """Read, merge, render and check the recipe at a path.
 
-    `text`: the content, instead of the file's (standard input, an editor's buffer); `texts`: the content of any files,
-    by path. `over`: the settings of one run of a sweep, merged last. `plugins`: import the recipe's plugins, which
-    executes them.
+    `text`: content to use in place of the file (standard input, an editor's buffer); `texts`: the same for any files,
+    by path. `over`: settings of one run of a sweep, merged last. `plugins`: import the recipe's plugins, which runs
+    their code.
     """
     how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
@@ -66,8 +66,8 @@ def load(
 
 
 def _unknown_language(root: Tree) -> Diagnostic | None:
-    """Return the diagnostic of a recipe in a version of the language that this dtrain does not read; it is then the
-    only one."""
+    """Return the diagnostic for a recipe whose `language` this dtrain does not read, else None. No other diagnostic is
+    then reported."""
     node = root.get("language")
     number = node.value if isinstance(node, Scalar) else None
     if not isinstance(node, Scalar) or not isinstance(number, int) or isinstance(number, bool) or number in LANGUAGES:
@@ -77,8 +77,8 @@ def _unknown_language(root: Tree) -> Diagnostic | None:
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the diagnostics that appear with the values of one run of a sweep. Those at another place than the value
-    name the value."""
+    """Return the diagnostics in `found` that are not in `known`: those caused by the values of one run of a sweep.
+    Diagnostics at another span than `at`, that of the value, get a reference to it."""
     said = set(known)
     new = [item for item in found if item not in said]
     related = Related(at, "set by a sweep")

@@ -1,4 +1,5 @@
-"""Rules for merging recipes: short forms that are expanded first, default types, and keys that replace others."""
+"""Rules for merging recipes: short forms that are expanded before merging, default types, and keys that exclude each
+other."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 class Alternatives(NamedTuple):
     """Two keys of the mapping at `holder` that exclude each other: in a merge, a later one removes the other.
-    `is_said_by_reader`: the reader of the section reports it if both are written."""
+    `is_said_by_reader`: the code that reads the section reports it if both are written."""
 
     holder: Path
     either: str
@@ -44,7 +45,7 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """Return the long form of a node. A node that is not a short form is returned unchanged, valid or not."""
+    """Return a node in its long form. A node that is not a short form is returned unchanged, valid or not."""
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
@@ -69,8 +70,8 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _with_losses(node: Mapping) -> Mapping:
-    """Return the objective with `loss: {...}` written as `losses: {loss: ...}`, which replaces the losses of the base.
-    If both keys are present, one of them may only have nulls, which remove losses of the base."""
+    """Return the section `objective` with `loss: {...}` written as `losses: {loss: ...}`, which replaces the losses of
+    the base. If both keys are present, one of them may only have nulls, which remove losses of the base."""
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _go_together(short.value, long.value)):
         return node
@@ -89,15 +90,15 @@ def _with_losses(node: Mapping) -> Mapping:
 
 
 def _go_together(short: Node, long: Node) -> bool:
-    """Return whether only one of `loss` and `losses` gives a value; the other only removes."""
+    """Return whether at most one of `loss` and `losses` has values; the other only has nulls, which remove losses."""
     if not isinstance(long, Mapping):
         return _says(short) and is_null(long)
     return not _says(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
 
 
 def _with_own_source(node: Mapping) -> Mapping:
-    """Return a set with a `source` with `type: source` added, so that in a merge it replaces a set of another type and
-    vice versa."""
+    """Return a set that has a `source` with `type: source` added, so that merging it over a set of another type
+    replaces that set, and vice versa."""
     source = node.entry("source")
     if source is None or not _says(source.value) or node.entry("type") is not None:
         return node
@@ -105,8 +106,8 @@ def _with_own_source(node: Mapping) -> Mapping:
 
 
 def _name_metrics(node: Sequence) -> Node:
-    """Return a list `[accuracy]` as `{accuracy: {}}`. A list that names one twice is returned unchanged; the section's
-    reader reports it."""
+    """Return a list of metrics `[accuracy]` as `{accuracy: {}}`. A list with a repeated name is returned unchanged, and
+    is reported when the section is read."""
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -118,7 +119,7 @@ def _name_metrics(node: Sequence) -> Node:
 
 
 def _says(node: Node) -> bool:
-    """Return whether a node has a value; null only removes that of the base."""
+    """Return whether a node has a value; False for null, which removes the value of the base."""
     return not isinstance(node, Scalar) or node.value is not None
 
 
@@ -139,13 +140,13 @@ def _text(text: str, span: Span) -> Scalar:
 
 
 def _default_type(path: Path) -> str | None:
-    """Return the type of the component at a path if the recipe gives none; None if it must be given."""
+    """Return the type of the component at a path that the recipe leaves out; None if it must be written."""
     return (DEFAULT_TYPES[path[:2]] or str(path[2])) if len(path) == 3 and path[:2] in DEFAULT_TYPES else None
 
 
 def with_default_types(tree: Mapping) -> Mapping:
-    """Return the tree with `type` added to components that have a default type. It is called after merging and
-    rendering: earlier, the added type would look like a change of the base's type."""
+    """Return the tree with `type` added to components that have a default type. Call it after merging and rendering:
+    before, the added type would look like a change of the base's type."""
 
     def add_type(path: Path, entry: Entry) -> Node:
         here, node = (*path, entry.name), entry.value
@@ -163,8 +164,8 @@ def with_default_types(tree: Mapping) -> Mapping:
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """Return a word of `parallelism` as axes, such as `{data: {shard: all}}` for `fsdp`; each part has the place of the
-    word."""
+    """Return a word of `parallelism` as the axes that it means, such as `{data: {shard: all}}` for `fsdp`, at the span
+    of the word."""
 
     def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):
@@ -177,8 +178,8 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes of a word of `parallelism` in the base, if a mapping is merged over it; None for `auto` and `dp`,
-    which a mapping replaces. If both have an axis of size `all`, the later one replaces the earlier."""
+    """Return the axes for a word of `parallelism` in the base over which a mapping is merged; None for `auto` and `dp`,
+    which the mapping replaces. If base and mapping have different axes of size `all`, that of the base is left out."""
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

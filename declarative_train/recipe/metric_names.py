@@ -1,4 +1,4 @@
-"""Names of metrics in evaluations, as TensorBoard, `best` and `early_stop` use them."""
+"""Names of metrics in evaluations (`validation/accuracy`), as TensorBoard, `best` and `early_stop` use them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets nam
 
 
 def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
-    """Return the names of the sets that every evaluation covers."""
+    """Return the names of the sets that each evaluation covers."""
     if evaluation is not None and evaluation.sets is not None:
         return evaluation.sets
     return tuple(name for name in split if name not in FINAL_SETS)
 
 
 def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
-    """Return the metrics' names in evaluations, each with whether more is better."""
+    """Return the full names of all metrics in evaluations, each with True if larger values are better."""
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False

@@ -1,4 +1,5 @@
-"""Parsing: Document -> Recipe, with templates rendered, sections read, blocks expanded and the rules applied.
+"""Parsing: Document -> Recipe. Templates are rendered, sections read, blocks expanded, and the rules of `recipe/checks`
+run.
 
 It continues after every error: a section with errors is left out, and everything that does not need it is checked.
 """
@@ -35,7 +36,7 @@ OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `inde
 
 class Parsed(NamedTuple):
     """Result of parsing. `recipe`: None for a fragment, and if there is an error. `draft`: what could be read.
-    `document`: with every file that was read."""
+    `document`: the document, with the texts of all plugins and blocks that were read."""
 
     recipe: Recipe | None
     draft: Draft
@@ -71,8 +72,8 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
 def _render_tree(
     root: Mapping, templates: Templates, names: MappingABC[str, object]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return the tree with its templates rendered, except `vars`, which has its own order, and parts of the model that
-    are expanded later."""
+    """Return the tree with templates rendered, except in `vars`, which are rendered first, and in those parts of the
+    model that are expanded later."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:
@@ -103,7 +104,7 @@ _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 @cache
 def draft_rules() -> tuple[_Rule, ...]:
-    """Return the rules that check a draft, sorted by name: those of this package and of the packs."""
+    """Return the rules that check a draft, sorted by name, from this package and the packs."""
     tables = {"declarative_train.recipe.checks": RULES}
     tables |= {pack.checks: load_from_pack(f"{pack.checks}:RULES") for pack in find_packs().values() if pack.checks}
     found: dict[str, _Rule] = {}
@@ -123,7 +124,7 @@ NAMED = {  # mappings of names, except nodes and blocks
 
 
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
-    """Return the diagnostics of all rules on a draft. `written`: the merged tree before its templates are rendered."""
+    """Return the diagnostics of all rules for a draft. `written`: the merged tree before templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
     for rule in draft_rules():
         found += rule(draft)

@@ -1,4 +1,5 @@
-"""Paths in a recipe: they are relative to the file that has them, and with `--set` to the working directory."""
+"""Paths in a recipe, made absolute: a path is relative to the file that contains it, with `--set` to the working
+directory."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class Paths(NamedTuple):
         return cls(frozenset(file.path for file in document.files))
 
     def resolve(self, path: str, span: Span) -> str:
-        """Return an absolute path. A URL is unchanged, except for a local path at the end of a chain
-        (`zip://*.csv::data.zip`)."""
+        """Return a path of the recipe as an absolute path. A URL is unchanged, except for a local path at the end of a
+        chained URL (`zip://*.csv::data.zip`)."""
         links, chain, path = path.rpartition("::")
         if "://" in path:
             return links + chain + path
@@ -34,13 +35,13 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """Return the data section with absolute paths in its sources and fields."""
+        """Return the section `data` with absolute paths in sources and fields."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)
 
     def in_layout(self, node: Node) -> Node:
-        """Return the layout with the absolute path of its calibration."""
+        """Return the section `layout` with an absolute path in `calibration`."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(lambda each: self._absolute(each.value) if each.name == "calibration" else each.value)

@@ -1,7 +1,7 @@
-"""Plugins of a recipe: the components that its files define, and errors in the files.
+"""Plugins of a recipe: the components that the plugin files define, and errors in the files.
 
-The files are parsed, not imported, unless that is requested: importing runs their code, and only then are shapes after
-their layers known.
+The files are parsed, not imported, unless that is requested: importing runs their code, and only then are the shapes
+after their layers known.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """Components of plugins: `layers` and `sinks` by name, all others in `components` by the name of their kind.
-    `files`: the plugins' texts, which messages quote. `is_whole`: every file could be read."""
+    """Components that plugins define: `layers` and `sinks` by name, all others in `components` by the name of their
+    kind. `files`: texts of the plugin files, for messages. `is_whole`: every file could be read."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
@@ -50,7 +50,8 @@ class Plugins:
 
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
-    """Return the plugins' components. `paths`: each file (absolute) with its place in the recipe."""
+    """Return the components of plugin files. `paths`: absolute path of each file, and its span in the recipe.
+    `may_import`: whether the code may run later."""
     plugins = Plugins()
     for path, span in paths:
         _read(path, span, may_import, plugins)

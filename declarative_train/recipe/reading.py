@@ -1,7 +1,7 @@
-"""Reading of sections: a YAML node -> frozen models; components by the table of their kind, the rest by pydantic.
+"""Reading of sections: YAML node -> frozen pydantic model. Components are looked up in the table of their kind.
 
 The annotation of a section's field decides: a field annotated with a kind of component (`Optimizer`) is read by its
-`type`, one annotated with a section (or a mapping or list of them) by that section, and the others by pydantic.
+`type`, a field annotated with a section (or a mapping or list of sections) as that section, and others by pydantic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """Return a section, or None and its errors. `where`: its dotted path. `at`: where missing keys are reported."""
+    """Return the section read from a node, or None and its errors. `where`: dotted path of the section. `at`: span at
+    which missing keys are reported."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
@@ -69,8 +70,8 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """Return the component that `type` names. `others`: keys of the mapping that do not belong to it. `choices`: the
-    types, instead of the table of its kind."""
+    """Return the component whose `type` a mapping names, or None and errors. `others`: keys of the mapping that do not
+    belong to the component. `choices`: the types to choose from; None: the table of the kind."""
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
@@ -103,7 +104,7 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """Return the layer of a node. `words`: the keys that every node has."""
+    """Return the layer of a node of the graph, or None and errors. `words`: keys that every node may have."""
     keys, children = tuple(words), _Children()
     if children_of(layer):
         children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
@@ -113,7 +114,8 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for a key that a component lacks: which types have it, else which section."""
+    """Return a help line for a key that a component does not have: the types that have it, else the section that has
+    it; None if `near`, a similar key, is more likely."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -127,7 +129,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """Values that were read before pydantic gets the mapping. A name that is not in `given` has errors."""
+    """Values of a mapping that are read before pydantic gets the others. A name that is not in `given` has errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -150,7 +152,7 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first name that a list has twice, or None."""
+    """Return the first name that occurs twice in a list, or None."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -182,7 +184,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _part(node: Scalar) -> str | None:
-    """Return `{validation: 0.2}` for a number or a percentage, else None."""
+    """Return the mapping `{validation: 0.2}`, as text for a hint, for a number or a percentage; else None."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -213,7 +215,8 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return a hint if a list, or the name of a component, is written where a mapping of names is expected."""
+    """Return a hint if the user wrote a list, or the name of a component, where a mapping of names is expected; else
+    None."""
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -224,8 +227,8 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if only the name of a component is written where a mapping is expected: that mapping, with the keys
-    that the component and `others` require. Else None."""
+    """Return a hint if the user wrote only the name of a component where a mapping is expected: the mapping, with the
+    keys that the component and `others` require. Else None."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)
@@ -239,7 +242,7 @@ def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iter
 
 
 def _with_keys(model: type[BaseModel]) -> str | None:
-    """Return a hint with the required keys of a section."""
+    """Return a hint that lists the required keys of a section; None if there are none."""
     inline = getattr(model, "inline", None)
     required = (name for name, field in model.model_fields.items() if field.is_required())
     needed = [f"{'type' if name == inline else name}: ..." for name in required]
@@ -247,7 +250,8 @@ def _with_keys(model: type[BaseModel]) -> str | None:
 
 
 def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """Return a hint if a path is written where a source is expected: the source that reads such files."""
+    """Return a hint if the user wrote a path where a source is expected: the source type that reads such files. Else
+    None."""
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
@@ -255,5 +259,5 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Return whether the missing key is present under a misspelt name: that is one error, not two."""
+    """Return whether a missing key is present under a misspelt name, which is reported already."""
     return any(nearest(entry.name, [name]) for entry in rest)

@@ -1,4 +1,4 @@
-"""Recipe: every section read and checked, blocks expanded, and the place of each value."""
+"""Recipe: every section read and checked, blocks expanded, and the span of each value."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
@@ -24,7 +24,8 @@ from declarative_train.source.node import Mapping, Path, Sequence, find
 
 
 class Weights(NamedTuple):
-    """Initial values from a file or run for the parameters below `node` ("" for all). `path`: absolute, or a URL."""
+    """Start values from a file or a run for the parameters below the node `node` ("" for all). `path`: absolute path,
+    or a URL."""
 
     node: str
     path: str
@@ -42,13 +43,14 @@ class Model(NamedTuple):
 
 
 class Spans:
-    """Places of the values of a recipe."""
+    """Spans of the values of a recipe, by path."""
 
     def __init__(self, root: Mapping) -> None:
         self._root = root
 
     def __call__(self, path: str | Path) -> Span:
-        """Return the place of a value; if it is not written, of the nearest key above it, or the file's first line."""
+        """Return the span of the value at a path; if the recipe does not have it, the span of the innermost enclosing
+        key that it has, or the start of the file."""
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         node = find(self._root, parts)
         if node is not None and parts:
@@ -56,7 +58,8 @@ class Spans:
         return self.key(parts[:-1])
 
     def key(self, path: str | Path) -> Span:
-        """Return the place of a key; if it is not written, of the nearest key above it."""
+        """Return the span of the key at a path; if the recipe does not have it, the span of the innermost enclosing key
+        that it has."""
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         while parts:
             holder = find(self._root, parts[:-1])
@@ -70,7 +73,7 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """Checked recipe, which can be compiled. `tree`: the merged text with templates rendered and short forms expanded
+    """Checked recipe, which can be compiled. `tree`: the merged YAML with templates rendered and short forms expanded
     (but `model.blocks` as written)."""
 
     name: str
@@ -95,30 +98,31 @@ class Recipe(NamedTuple):
     sections_of_packs: MappingABC[str, Section | None] = {}
 
     def section(self, name: str) -> Any:
-        """Return a section, or another key of the top level, by its name."""
+        """Return the section, or other top-level key, with this name."""
         return self.sections_of_packs[name] if name in self.sections_of_packs else getattr(self, name)
 
     @property
     def mode(self) -> Parallelism:
-        """Section `parallelism`, in a recipe without `auto` or after the planner replaced it."""
+        """Section `parallelism`, after the planner replaced `auto`. Not for a recipe that still has `auto`."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Fields, and outputs of fields, that the model or the objective reads."""
+        """Names of the fields, and of outputs of fields, that the model or the objective reads."""
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
 
     def span(self, path: str | Path) -> Span:
-        """Return the place of the value at a dotted path; if it is not written, of the nearest key above it."""
+        """Return the span of the value at a dotted path; if the recipe does not have it, the span of the innermost
+        enclosing key that it has."""
         return Spans(self.tree)(path)
 
     def key_span(self, path: str | Path) -> Span:
         return Spans(self.tree).key(path)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every value in the standard order of a recipe, defaults included, with its place."""
+        """Yield every single value in the standard order of a recipe, defaults included, with its path and span."""
         values = {name: self.section(name) for name in (*HEAD, *SECTIONS)}
         return leaves(values, self.tree)

@@ -1,4 +1,4 @@
-"""Key `requires` of a recipe: the versions of dtrain that it can be used with."""
+"""Key `requires` of a recipe: the versions of dtrain with which the recipe can be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics. If dtrain is too old for the recipe, those on unknown words name that as the reason."""
+    """Return the diagnostics. If dtrain is too old for the recipe, those about unknown words give that as the
+    reason."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
@@ -42,7 +43,8 @@ _SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def is_met(requires: str, version: str) -> bool:
-    """Return whether a version satisfies the conditions, such as `>=0.2`. Raises ValueError with the expected form."""
+    """Return whether `version` satisfies the conditions in `requires`, such as `>=0.2`. Raises ValueError with the
+    expected form."""
     form = _FORM.fullmatch(requires.strip())
     conditions = form["conditions"].split(",") if form is not None else [""]
     met = True
@@ -55,7 +57,7 @@ def is_met(requires: str, version: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release: 0, 2, 0 for `0.2.0rc1`."""
+    """Return the numbers of a version: 0, 2, 0 for `0.2.0rc1`."""
     return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
 
 

@@ -1,8 +1,10 @@
-"""JSON schema of the language (draft 2020-12), from its models and tables, for editors.
+"""JSON schema of the recipe language (draft 2020-12) for editors, made from the pydantic models and the component
+tables.
 
-It is closed for every section and every known `type`, and open for a node of a user's block. A `{{ }}` template may
-replace any value, and null, which removes a value of the base. Nothing is required: keys that a derived recipe or a
-fragment leaves out are in other files, and `dtrain lint` checks the whole recipe.
+The schema accepts no unknown keys in a section or a component of a known `type`, and any keys in a node whose type is a
+user's block. A `{{ }}` template may be in place of any value, and so may null, which removes a value of the base. No
+key is required: keys that a derived recipe or a fragment leaves out are in other files, and `dtrain lint` checks the
+whole recipe.
 """
 
 from __future__ import annotations
@@ -77,12 +79,12 @@ def schema() -> Schema:
 
 
 def _also(value: Schema, *others: Schema) -> Schema:
-    """Return a schema that accepts `others` too."""
+    """Return a copy of a schema that also accepts `others`."""
     return {**value, "anyOf": [*value["anyOf"][:-1], *others, value["anyOf"][-1]]}
 
 
 class _Definitions:
-    """Definitions (`$defs`) of the schema, added when they are used."""
+    """Definitions (`$defs`) of the schema, each added when it is first used."""
 
     def __init__(self, definitions: Schema) -> None:
         self.definitions = definitions
@@ -90,7 +92,7 @@ class _Definitions:
         self.definitions["parallelism"] = self.model(Axes)
 
     def model(self, model: type[BaseModel]) -> Schema:
-        """Return the schema of a mapping with the keys of a model."""
+        """Return the schema of a mapping whose keys are the fields of a pydantic model."""
         written = model.model_json_schema(mode="validation", ref_template="#/$defs/{model}")
         _document(written.get("$defs", {}), model)
         docs = field_docs(model)
@@ -139,7 +141,7 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Return the schema of a section that has the keys of a component among its own."""
+        """Return the schema of a section whose mapping also has the keys of a component."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)
@@ -153,8 +155,8 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """Add `$defs/NAME`: a mapping whose `key` selects one of the models, each closed (no other keys). `own`: keys
-        that all of them have."""
+        """Add `$defs/NAME`: a mapping in which the value of `key` selects one of the models; unknown keys are not
+        accepted. `own`: keys that the mapping has for every model."""
         self.definitions[name] = {}  # its place, should it hold itself
         branches = {}
         for kind, model in sorted(models.items()):
@@ -166,7 +168,7 @@ class _Definitions:
         self._by_key(name, key, branches, {} if own is None else {"description": own["description"]}, OPEN)
 
     def nodes(self) -> None:
-        """Add `$defs/node`: layers, blocks of the package and `reuse` closed, a user's block open."""
+        """Add `$defs/node`: a node of the graph. Unknown keys are accepted only if the type is a user's block."""
         branches = {kind: self.model(model) for kind, model in LAYERS.items()}
         branches |= {name: make_shipped_schema(name) for name in list_shipped()} | {REUSE: REUSE_SCHEMA}
         for kind, branch in branches.items():
@@ -177,8 +179,8 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: the branch that the value of `key` selects. `others`: further values of `key`, with which
-        any keys are allowed."""
+        """Add `$defs/NAME`: a mapping in which the value of `key` selects a branch. `others`: further values of `key`,
+        with which any keys are accepted."""
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):
@@ -194,7 +196,8 @@ class _Definitions:
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
     def _value(self, value: Any) -> Any:
-        """Return pydantic's schema of a value without titles; templates are allowed inside lists and mappings."""
+        """Return pydantic's schema of a value without titles, which also accepts templates inside lists and
+        mappings."""
         if isinstance(value, list):
             return [self._value(each) for each in value]
         if not isinstance(value, dict):
@@ -210,7 +213,7 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add the docs of models in fields of `model` to their schemas."""
+    """Add the docstrings of the pydantic models nested in `model` to their schemas, in place."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})
@@ -226,7 +229,7 @@ _UNWANTED = ("title", "default", "required")
 
 
 def _or_open(value: Schema) -> Schema:
-    """Return a schema that also accepts a template or null."""
+    """Return a copy of a schema that also accepts a template or null."""
     if OPEN in value.get("anyOf", ()):
         return value
     branches = [each for each in value.get("anyOf", ()) if each != {"type": "null"}]

@@ -97,8 +97,8 @@ _TYPES: dict[str | None, dict[str, Any]] = {
 
 
 def make_shipped_schema(name: str) -> dict[str, Any]:
-    """Return the schema of a node of one of the package's blocks: its params, described by the comments in the block's
-    file."""
+    """Return the schema of a node whose type is a shipped block: the parameters of the block, described by the comments
+    in the block's file."""
     text = read_shipped_file(name).text
     block, problems = load_shipped_block(name)
     assert block is not None, problems
@@ -126,9 +126,9 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def document_key(about: str | None, default: object) -> dict[str, Any]:
-    """Return the description and default of a key for editors, which insert defaults: one that would be wrong there is
-    only described (a list becomes a block of lines, which is not valid inside `{ }`; a template of a block's params is
-    empty outside)."""
+    """Return the description and default of a key for editors, which insert defaults. A default that would be wrong
+    when it is inserted is only put into the description (a list becomes several lines, which is not valid inside `{ }`;
+    a template of a block parameter is empty outside of the block)."""
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None
@@ -137,7 +137,7 @@ def document_key(about: str | None, default: object) -> dict[str, Any]:
 
 
 def join_lines(value: Any) -> Any:
-    """Return a schema with each description on one line: editors show line breaks as they are."""
+    """Return a schema in which each description is on one line, because editors show line breaks as they are."""
     if isinstance(value, list):
         return [join_lines(each) for each in value]
     if not isinstance(value, dict):

@@ -1,4 +1,5 @@
-"""Division of a rendered recipe into its sections, each read on its own, so that no error hides another."""
+"""Division of a rendered recipe into sections, each read on its own, so that an error in one does not hide errors in
+others."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ from declarative_train.source.template import Templates
 
 @dataclass(slots=True)
 class Sectioning:
-    """Sections of a recipe while they are read. `read` fills the fields; `draft` and `recipe` return the results.
-    `unread`: parts that could not be read; diagnostics that depend on them are dropped."""
+    """Sections of a recipe while they are read. `read` reads all sections; `draft` and `recipe` return the results.
+    `unread`: names of the parts that could not be read; diagnostics that depend on them are dropped."""
 
     document: Document
     tree: Mapping
@@ -66,7 +67,7 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True if missing keys may be in other files: for a fragment, or if a file could not be read."""
+        """True if missing keys may be in other files: the recipe is a fragment, or a file could not be read."""
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True
@@ -105,8 +106,8 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """Read the top-level keys that are not sections. A misspelt section that is read under its right name does not
-        count as written."""
+        """Read the top-level keys that are not sections. A section read from a misspelt key does not count as
+        written."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_find_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
@@ -135,7 +136,7 @@ class Sectioning:
         return Spans(self.tree).key(())
 
     def _parallelism(self, node: Node, at: Span) -> None:
-        """Read the section `parallelism`: a word, or axes."""
+        """Read the section `parallelism`: a word, or a mapping of axes."""
         if isinstance(node, Scalar) and isinstance(node.value, str):
             if node.value not in WORDS:
                 hint = MODES.get(letters(node.text))
@@ -172,8 +173,8 @@ class Sectioning:
         self._name_displaced_plugins()
 
     def _name_displaced_plugins(self) -> None:
-        """Add to errors of unknown types that the recipe's list of plugins replaced that of its base, which may have
-        the type."""
+        """Extend errors about unknown types if the recipe's list of plugins replaced the list of its base: a plugin of
+        the base may define the type."""
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
             related = Related(gone.span, "the list of this recipe replaces these plugins, so it must contain all")
@@ -182,8 +183,8 @@ class Sectioning:
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
-        """Expand the model. The tensors that the objective reads are its outputs, so references to them are checked
-        here."""
+        """Expand the model. The tensors that the objective reads are the outputs of the model, so these references are
+        checked here."""
         objective = self.sections.get("objective")
         fields = find(self.tree, ("data", "fields"))
         self.expanded, found = expand(
@@ -208,7 +209,7 @@ class Sectioning:
             self.rules = (*self.rules, *rules)
 
     def _references(self, objective: ObjectiveSection) -> list[tuple[str, Span]]:
-        """Return (name, place) of each tensor that the objective reads."""
+        """Return (reference, span) of each tensor that the objective reads."""
         spans = Spans(self.tree)
         return [
             (reference, spans(("objective", holder, name, key)))
@@ -219,7 +220,7 @@ class Sectioning:
         ]
 
     def _render_tree(self) -> Mapping:
-        """Return the tree with the templates of the model rendered, if they do not need `index`."""
+        """Return the tree with those templates of the model rendered that do not need `index`."""
 
         def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
@@ -285,7 +286,7 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the selectors of `exclude` that are valid; report the others."""
+        """Return the valid selectors of a list `exclude`, and report the others. `name`: the entry with that list."""
         found = []
         for place, selector in enumerate(selectors):
             try:
@@ -297,7 +298,7 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """Return the document with the files of plugins and blocks that were read: messages quote them, and plans
+        """Return the document with the texts of all plugins and blocks that were read: messages quote them, and plans
         depend on them."""
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
@@ -313,7 +314,7 @@ class Sectioning:
         return Draft(self.tree, self.sections, scope, names, self.rules, head)
 
     def recipe(self) -> Recipe:
-        """Return the recipe. Call it only if there is no error."""
+        """Return the recipe. Call it only if there was no error."""
         assert self.expanded is not None
         assert self.head is not None
         sections = {name: item for name, item in self.sections.items() if name != "model" and name not in OF_PACKS}
@@ -334,7 +335,7 @@ class Sectioning:
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
-    """Return the outputs of each field that has several."""
+    """Return the names of the outputs of each field that has several, by field."""
     found = {}
     for entry in fields if isinstance(fields, Mapping) else ():
         kind = entry.value.get("type") if isinstance(entry.value, Mapping) else None
@@ -344,7 +345,7 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
 
 
 def _find_outdented(root: Mapping) -> Iterator[str]:
-    """Yield the top-level keys that belong inside the empty section above them: they are not indented. Only the empty
+    """Yield the top-level keys that follow an empty section and belong inside it, but are not indented. Only the empty
     section is reported."""
     holder: set[str] = set()
     for entry in root:
@@ -360,7 +361,7 @@ def _keys(node: Node | None) -> list[str]:
 
 
 def _paths(scope: Scope) -> Iterator[str]:
-    """Yield the path of every node; copies of a `repeat` also under their common name."""
+    """Yield the path of every node in a graph; for copies of a `repeat` also the path without the number."""
     for node in scope.nodes:
         yield node.path
         yield node.path.rstrip("0123456789").rstrip(".")

@@ -1,4 +1,4 @@
-"""Settings that a sweep tries. Their values keep their places, so that errors of a run are reported there."""
+"""Settings that a sweep varies. Their values keep their spans, so that errors of a run are reported there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.source.setting import wrap_in_path
 
 
 class SweepChoice(NamedTuple):
-    """Setting to try: a list of `values`, or numbers from `low` to `high`."""
+    """Setting that a sweep varies: a list of `values`, or numbers from `low` to `high`."""
 
     key: str
     span: Span
@@ -29,20 +29,20 @@ class SweepChoice(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if the range has only whole numbers: both ends and the step are whole."""
+        """True if the range has only whole numbers: `low`, `high` and the step are whole."""
         return all(isinstance(each, int) for each in (self.low, self.high, 1 if self.step is None else self.step))
 
     def at(self, number: float) -> Node:
-        """Return a number of the range as a YAML node, at the place of the range."""
+        """Return a number of the range as a YAML node with the span of the range."""
         return Scalar(number, repr(number), self.span)
 
     def samples(self) -> tuple[Node, ...]:
-        """Return all values of a list, or the ends of a range."""
+        """Return all values of a list, or both ends of a range."""
         return (self.at(self.low), self.at(self.high)) if self.is_range else self.values
 
 
 def choices(recipe: Recipe) -> tuple[SweepChoice, ...]:
-    """Return the settings that a sweep tries, in the order of the text."""
+    """Return the settings that a sweep varies, in the order of the text."""
     over = find(recipe.tree, ("sweep", "over"))
     assert isinstance(over, Mapping)
     return tuple(_choice(entry.name, entry.value) for entry in over)
@@ -57,20 +57,20 @@ def _choice(key: str, node: Node) -> SweepChoice:
 
 
 def overlay(key: str, node: Node) -> Mapping:
-    """Return the mapping with one value, to be merged over the recipe."""
+    """Return the nested mapping with one value at the dotted path `key`, to be merged over the recipe."""
     placed = wrap_in_path(key, node)
     assert placed is not None
     return placed
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
-    """Yield every value, to find its errors without trying all combinations."""
+    """Yield (setting, value) for every single value, so that errors are found without trying all combinations."""
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())
 
 
 def metric_of(recipe: Recipe) -> tuple[str, bool]:
-    """Return the metric by which runs are compared, and whether more is better."""
+    """Return the name of the metric by which runs are compared, and True if larger values are better."""
     assert recipe.sweep is not None
     known = list_metrics(recipe)
     best, early = recipe.checkpoint.best, recipe.training.early_stop
@@ -83,7 +83,7 @@ def metric_of(recipe: Recipe) -> tuple[str, bool]:
 
 
 def list_metrics(recipe: Recipe) -> dict[str, bool]:
-    """Return every value that is known at the end of a run, with whether more is better."""
+    """Return the names of all values known at the end of a run, each with True if larger values are better."""
     sets = list_evaluated_sets(recipe.data.split, recipe.evaluation)
     final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
     return list_watched_names((*sets, *final, "training"), recipe.objective)

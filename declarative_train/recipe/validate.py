@@ -1,4 +1,4 @@
-"""Validation of a mapping of a recipe by a pydantic model, for sections, components and nodes."""
+"""Validation of a mapping of a recipe by a pydantic model: a section, a component or a node of the graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def validate(
     given: MappingABC[str, object] | None = None,
     elsewhere: Callable[[str, str | None], str | None] = lambda name, near: None,
 ) -> tuple[M | None, list[Diagnostic]]:
-    """Return the model, or None and all errors.
+    """Return the model for a mapping, or None and all errors.
 
     `where`        name of the mapping in messages (default: its `type` in backticks)
     `at`           where missing keys are reported (default: its `type`, else its key or the mapping)
@@ -103,13 +103,14 @@ _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
 def list_added() -> Added:
-    """Return the components that plugins add in this context, by kind."""
+    """Return the component classes that `adding` has added, by kind."""
     return _ADDED.get() or {}
 
 
 @contextmanager
 def adding(components: Added) -> Iterator[None]:
-    """Add the components of plugins to the tables within the context, in which a recipe is read."""
+    """Add the component classes of plugins to the component tables during the `with` block, in which a recipe is
+    read."""
     token = _ADDED.set(components)
     try:
         yield
@@ -118,7 +119,7 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return the table of a kind of component. It is imported here, because the tables import the kinds."""
+    """Return the component table of a kind. It is imported here, because the tables import the kinds."""
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
@@ -131,8 +132,7 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Type of a field whose value is read by a reader of its own: a section or component, or a mapping or list of
-    them."""
+    """Type of a field whose value pydantic does not read: a section or component, or a mapping or list of them."""
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.npy import NpyDataset
-from declarative_train.data.source import records
+from declarative_train.data.source import record_files
 from declarative_train.files.paths import SourceError
 from declarative_train.packs.text.text_files import TextDataset
 from tests.engine.on_ranks import forked
@@ -36,7 +36,7 @@ def read(rank: int, kind: str, path: str, column: str, per_file: int) -> None:
         assert (table.read([column], rows)[column] % 100 == expected[rows]).all()
 
     check()
-    assert len(records(table.files)) == FILES
+    assert len(record_files(table.files)) == FILES
     for _ in range(2):  # as loaders and ranks do
         child = os.fork()
         if not child:

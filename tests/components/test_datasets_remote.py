@@ -21,7 +21,7 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.core.secrets import record_variable
-from declarative_train.data.source import record
+from declarative_train.data.source import record_file
 from declarative_train.files import remote
 from declarative_train.files.open_files import read_bytes
 from declarative_train.files.paths import SourceError
@@ -475,10 +475,10 @@ def test_a_folder_of_pictures_behind_a_server_is_that_of_this_machine(server: Se
     server.sent = 0
     same_as_here(table, here)
     assert server.sent == 0  # kept on disk
-    before = record(table.files[0], whole=False)
-    assert before == record(table.files[0], whole=False)
+    before = record_file(table.files[0], whole=False)
+    assert before == record_file(table.files[0], whole=False)
     (here / "dog" / "5.png").write_bytes(b"new")
-    assert before != record(table.files[0], whole=False)
+    assert before != record_file(table.files[0], whole=False)
     assert ImageFolderDataset(path=f"{server.address}/pets").open().num_rows == 5
     server.fault = lambda _: "500"
     with pytest.raises(SourceError, match="500"):  # never a folder without some of its pictures

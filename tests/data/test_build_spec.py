@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
-from declarative_train.data.source import records
+from declarative_train.data.source import record_files
 from declarative_train.data.spec import DataSpec, FileRecord
 
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -60,9 +60,9 @@ def test_digits_are_as_they_should_be(look: Look) -> None:
 def test_a_file_that_goes_away_meanwhile_is_said(look: Look, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(paths: Iterable[str]) -> list[FileRecord]:
         (folder / "data" / "digits.csv").unlink()
-        return records(paths)
+        return record_files(paths)
 
-    monkeypatch.setattr("declarative_train.data.build_spec.records", away)
+    monkeypatch.setattr("declarative_train.data.build_spec.record_files", away)
     spec, diagnostics = look(**BASE)
     assert spec is None
     (found,) = diagnostics

@@ -15,7 +15,7 @@ import torch
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data import shared_sets
 from declarative_train.data.shared_sets import training_values
-from declarative_train.data.source import SAMPLE_BYTES, WHOLE_BYTES, records
+from declarative_train.data.source import SAMPLE_BYTES, WHOLE_BYTES, record_files
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
 from declarative_train.data.tensor_sets import HeldSet, open_sets
 
@@ -281,26 +281,26 @@ def test_records_of_files(tmp_path: Path) -> None:
 
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_bytes(b"abc")
-    assert [(each.sha256, each.modified_ns) for each in records([str(small)])] == [
+    assert [(each.sha256, each.modified_ns) for each in record_files([str(small)])] == [
         (hashlib.sha256(b"abc").hexdigest(), None)
     ]
     with large.open("wb") as file:
         file.truncate(WHOLE_BYTES + 3)
     os.utime(large, ns=(1, 1))
-    (before,) = records([str(large)])
+    (before,) = record_files([str(large)])
     assert (before.size_bytes, before.modified_ns) == (WHOLE_BYTES + 3, 1)
     for place in (0, WHOLE_BYTES // 2, WHOLE_BYTES):
         with large.open("r+b") as file:
             file.seek(place)
             file.write(b"x")
         os.utime(large, ns=(1, 1))
-        (after,) = records([str(large)])
+        (after,) = record_files([str(large)])
         assert after.sha256 != before.sha256
         before = after
     with large.open("r+b") as file:
         file.seek(1 << 20)
         file.write(b"x")
-    (after,) = records([str(large)])
+    (after,) = record_files([str(large)])
     assert after.sha256 == before.sha256
     assert after.modified_ns != before.modified_ns
 
@@ -320,7 +320,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
         return found
 
     monkeypatch.setattr("declarative_train.data.source.read_bytes", counting)
-    found = records(str(path) for path in paths)
+    found = record_files(str(path) for path in paths)
     assert sum(read) == 5 * 3 * SAMPLE_BYTES
     assert len({each.sha256 for each in found}) == 1
 

@@ -1,4 +1,5 @@
-"""Functions of torch and numpy that expressions do not have -> the expression function to use, or a hint."""
+"""Table of functions of torch and numpy that expressions do not have, each with the expression function to use or a
+hint."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ NOTES = {
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """Return a hint that replaces a call on constants, or a comparison with a constant; None if there is none."""
+    """Return a hint for a call whose arguments are all constants, or a comparison with a constant: the text to write in
+    its place. None if there is none."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
@@ -72,7 +74,7 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 
 def layer_called(name: str) -> str | None:
-    """Return the layer type of that name (case and `_` ignored), or None. Imports the table of layers."""
+    """Return the type of the layer with this name (case and `_` ignored), or None. Imports the table of layers."""
     from declarative_train.components.layers import LAYERS
 
     letters = name.lower().replace("_", "")

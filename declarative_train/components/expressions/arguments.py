@@ -1,4 +1,4 @@
-"""Binding of call arguments in an expression: match them to the parameters of a function and check each."""
+"""Binding of the arguments of a call in an expression: match them to the parameters of the function and check each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation that a call in an expression means, or its value if all arguments are constants. Raises
-    ExpressionError with the signature of the function."""
+    """Return the operation for a call in an expression, or the value of the call if all arguments are constants.
+    `name_at` and `at`: positions of the name and of the call. Raises ExpressionError with the signature of the
+    function."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -74,7 +75,7 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return the argument for each parameter of the function, by name; a list for the variadic one."""
+        """Return the argument for each parameter of the function, by name; for the variadic parameter a list."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":
@@ -130,7 +131,7 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """Return the value of a function of constants."""
+        """Return the result of the function for constant arguments."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

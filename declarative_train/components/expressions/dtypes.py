@@ -1,4 +1,4 @@
-"""Dtype and value range of the result of an expression, computed from those of its inputs; without torch."""
+"""Dtype and value range of the result of an expression, computed from those of the inputs, without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
-    """Return the spec of a result whose shape is known. `edges` has an entry for each name."""
+    """Return the TensorSpec of the result of an expression, whose shape is given. `edges`: spec of each name in the
+    expression."""
     dtype, known = _of(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 
@@ -32,9 +33,9 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def fill_num_classes(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """Return the expression with `num_classes` of each `one_hot` filled in, in its tree and its text. Offsets in the
-    tree remain those of the text as typed. `occurring`: the specs by the values that occur. Raises ExpressionError if
-    the range is unknown, or values are outside of the classes."""
+    """Return the expression with `num_classes` of each `one_hot` filled in from the range of its input, in the tree and
+    in the text. Offsets in the tree remain those of the text as typed. `occurring`: specs with the ranges of the values
+    that occur in the data. Raises ExpressionError if the range is unknown, or values are not below `num_classes`."""
     written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:
@@ -78,7 +79,8 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
-    """Return dtype and value range of a term. A constant has the dtype `bool`, `integer` or `number`."""
+    """Return the dtype and value range of a part of an expression. The dtype of a constant is `bool`, `integer` or
+    `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, KnownRange(((term.value, term.value),), ())
@@ -126,7 +128,7 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promote(a: str, b: str) -> str:
-    """Return the dtype to which torch promotes two dtypes; one may be that of a Python number (`bool`, `integer`,
+    """Return the dtype to which torch promotes two dtypes; either may be that of a Python number (`bool`, `integer`,
     `number`)."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":

@@ -1,8 +1,8 @@
-"""Table of the functions and operators that an expression may use: their arguments, torch targets and dtypes.
+"""Table of the functions and operators that an expression may use: their arguments, torch functions and dtypes.
 
 All are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the batch: it is written `B` at
-the start of a shape and 0 at the start of an order; no other `dim` may be 0. A layer of the same name is the same
-operation, and its fields take their defaults from this table (`default`).
+the start of a shape and 0 at the start of an order of dimensions; no other `dim` may be 0. A layer of the same name
+computes the same, and its fields take their defaults from this table (`default`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Parameter(NamedTuple):
 
 
 class Function(NamedTuple):
-    """Row of the table. `target` is the dotted path of the callable; tensors are passed by position, everything else by
-    name.
+    """Function or operator of expressions. `target` is the dotted path of the torch function; tensors are passed by
+    position, everything else by name.
 
     `keeps_range`: integer results stay in the range of the tensor arguments.
     """
@@ -181,7 +181,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def default(function: str, parameter: str) -> Any:
-    """Return the default of an argument. The function and the layer of the same name share it."""
+    """Return the default of the argument `parameter` of a function; the layer of the same name uses it too."""
     return next(each.default for each in FUNCTIONS[function].parameters if each.name == parameter)
 
 

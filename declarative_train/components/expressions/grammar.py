@@ -64,14 +64,14 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
 
 
 class TypedName(NamedTuple):
-    """Reference as typed; `offset` of its first occurrence in the text."""
+    """Reference as the user typed it. `offset`: position of its first occurrence in the text."""
 
     text: str
     offset: int
 
 
 class Expression(NamedTuple):
-    """Text of an expression and its tree. `names`: the references in order of appearance, each once."""
+    """Parsed expression: its text and its tree. `names`: the references in order of appearance, each once."""
 
     text: str
     root: Term
@@ -86,12 +86,12 @@ class Expression(NamedTuple):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Return the names of all functions and operators, as in `functions.py`, with repetitions."""
+        """Names of all functions and operators in the expression, as in `functions.py`; a name may repeat."""
         return tuple(term.name for term in _walk(self.root) if isinstance(term, Operation))
 
     @property
     def lone_name(self) -> str | None:
-        """Return the name if the expression is a single reference, else None."""
+        """Name of the reference if the expression is nothing else, else None."""
         return self.root.text if isinstance(self.root, Reference) else None
 
 
@@ -138,8 +138,8 @@ def _walk(term: Term) -> Iterator[Term]:
 
 
 class _TreeReader:
-    """Converter from Python's `ast` to our tree. `ast` counts bytes, which may be more than letters; in references,
-    placeholders are replaced."""
+    """Converter from Python's `ast` to the tree of an `Expression`. It converts the positions of `ast`, which count
+    bytes, to characters, and puts references in place of the placeholders of `tokens.py`."""
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -149,7 +149,7 @@ class _TreeReader:
             self._characters = [i - 1 for i, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
 
     def place(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
-        """Return offset and length of a node in the text."""
+        """Return offset and length of an `ast` node in the text, in characters."""
         start = max(0, self._characters[node.col_offset])  # these are the brackets around the whole text
         end = min(len(self._text), self._characters[node.end_col_offset or node.col_offset])
         return start, max(1, end - start)
@@ -194,7 +194,7 @@ class _TreeReader:
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """Return a list of numbers, one for each channel, that is an operand."""
+        """Return a list of numbers in an expression (one for each channel) as an operand."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
             raise self._refuse(node, "a list is allowed only as an argument", hint)
@@ -309,7 +309,7 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Return the value of arithmetic on two constants, so that no tensor is created for it."""
+    """Return the constant result of arithmetic on two constants, so that no tensor is created for it."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

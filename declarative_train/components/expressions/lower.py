@@ -1,4 +1,4 @@
-"""Lowering of an Expression: to calls in a torch.fx graph, or run on real or meta tensors to find shape errors."""
+"""Execution of expressions: as calls in a torch.fx graph, or on real or meta tensors to find shape errors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Add the calls of an expression to an fx graph; return the node of the result. `names`: the fx node for each of
-    `expression.names`. `draw(name, count)` returns what replaces a random function, of which the expression has called
-    `count` before."""
+    """Add the calls of an expression to an fx graph; return the fx node of the result. `names`: the fx node for each of
+    `expression.names`. `draw(name, count)` returns the callable to use for a random function, the one with number
+    `count` in this expression."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -83,7 +83,7 @@ def _visit(
 
 
 def target_of(name: str) -> Callable[..., Any]:
-    """Return the callable of an operation."""
+    """Return the callable that computes an operation, by the name of the operation."""
     if name == INDEX:
         path = "operator.getitem"
     else:
@@ -116,8 +116,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise an error if a `one_hot` gets values outside of its classes. Checked only on the CPU: on a GPU, reading
-    values would make the host wait."""
+    """Raise an error if a `one_hot` gets values outside of its classes. This is checked on the CPU only: reading values
+    from a GPU would make the host wait."""
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")

@@ -1,8 +1,8 @@
-"""Interval arithmetic: the value range of an operation's result, from those of its operands.
+"""Interval arithmetic: the value range of an operation's result, from the ranges of its operands.
 
-A range is never too narrow (nan excepted: a run with values that are not finite stops anyway). If the ranges of single
-columns (entries of the last dimension) are known, as in tables of categories, each column has its own interval. R. E.
-Moore, Interval Analysis, 1966.
+A range is never too narrow (except for nan: a run with values that are not finite stops anyway). If the ranges of
+single columns (entries of the last dimension) are known, as in tables of categories, each column has its own interval.
+R. E. Moore, Interval Analysis, 1966.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ _GROWING: dict[str, Callable[[float], float]] = {
 
 
 class KnownRange(NamedTuple):
-    """Known value ranges. `columns`: one interval for all, or one for each entry of the last dimension. `shape`: of a
-    sample, None if unknown.
-    """
+    """Known value ranges of a tensor. `columns`: one interval for all values, or one for each entry of the last
+    dimension. `shape`: shape of a sample, None if unknown."""
 
     columns: tuple[Interval, ...]
     shape: tuple[int, ...] | None = None
@@ -61,8 +60,8 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the ranges of a vector that is combined with a tensor whose samples have the shape `sample_shape`. If that
-    is an image or unknown, the vector is not along the last dimension, and one interval covers all numbers."""
+    """Return the ranges of a list of numbers that is combined with a tensor of shape `sample_shape` per sample. If that
+    is an image or unknown, the list is not along the last dimension, and one interval covers all numbers."""
     if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)
@@ -70,9 +69,8 @@ def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = No
 
 
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
-    """Return the ranges of an operation's result of type `dtype`. Integers that overflow wrap around, fractions are
-    rounded.
-    """
+    """Return the value ranges of the result, of dtype `dtype`, of an operation on operands with known ranges. Integers
+    that overflow wrap around, fractions are rounded."""
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
@@ -118,7 +116,7 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether the operation leaves the columns of the last dimension unchanged."""
+    """Return whether an operation leaves the entries of the last dimension where they are."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
@@ -158,7 +156,7 @@ def _floor_divide(a: Interval, b: Interval) -> Interval:
 
 
 def _remainder(a: Interval, b: Interval) -> Interval:
-    """Return the range of `a % b`, which has the sign of the divisor, as in Python."""
+    """Return the range of `a % b`, which has the sign of `b`, as in Python."""
     if b[0] <= 0 or not math.isfinite(b[1]):
         return ANY
     if a[0] >= 0 and a[1] < b[0]:
@@ -212,7 +210,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the ranges of a reduction over `dims`, if the sizes of these dimensions are known."""
+    """Return the ranges of a reduction of `x` over `dims`; the range is unknown if the sizes of these dimensions
+    are."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -227,7 +226,7 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Return the ranges of concatenated or stacked tensors; columns joined along the last dimension keep their own
+    """Return the ranges of concatenated or stacked tensors; entries joined along the last dimension keep their own
     intervals."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
@@ -249,7 +248,7 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the ranges of the columns that an index of the last dimension selects."""
+    """Return the ranges of the entries that an index of the last dimension selects."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

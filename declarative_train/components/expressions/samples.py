@@ -1,4 +1,4 @@
-"""Operations of expressions that are not one torch function; `x` is (B, ...), a shape begins with "B"."""
+"""Operations of expressions that torch has no single function for; `x` is (B, ...), and a shape begins with "B"."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return the numbers along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in its dtype if that
-    can represent them. Raises ValueError if there are neither as many as channels nor one.
-    """
+    """Return the numbers as a tensor along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in the
+    dtype of `like` if it can represent them. Raises ValueError if there are neither as many numbers as channels nor
+    one."""
     import torch
 
     dim = 1 if like.ndim >= 4 else -1
@@ -30,7 +30,8 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the larger of the two; with a number it is `clamp`, which passes the gradient where they are equal."""
+    """Return the element-wise maximum. With a number as operand it is computed by `clamp`, which passes the gradient
+    also where both are equal."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -39,7 +40,7 @@ def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the smaller of the two; see `maximum`."""
+    """Return the element-wise minimum; see `maximum`."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -48,7 +49,8 @@ def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def reshape(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
-    """Reshape; a -1 is computed from the sizes of a sample, since torch cannot infer it for an empty batch."""
+    """Return `x` with another shape. A -1 is computed from the sizes of a sample, since torch cannot infer it for an
+    empty batch."""
     sizes, known = shape[1:], math.prod(size for size in shape[1:] if size != -1)
     return x.reshape(x.shape[0], *(x.shape[1:].numel() // known if size == -1 else size for size in sizes))
 
@@ -58,7 +60,7 @@ def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
 
 
 def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
-    """Flatten all dimensions except the batch; (B) becomes (B, 1)."""
+    """Return `x` with the dimensions `start_dim` to `end_dim` flattened to one; (B) becomes (B, 1)."""
     import torch
 
     is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
@@ -66,7 +68,8 @@ def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
 
 
 def squeeze(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Squeeze `dim`. Raises ValueError if its size is not 1, where torch would return `x` unchanged."""
+    """Return `x` without the dimension `dim`. Raises ValueError if its size is not 1 (torch would return `x`
+    unchanged)."""
     import torch
 
     if x.shape[dim] != 1:
@@ -87,9 +90,8 @@ def stack(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Return the encoding in torch's default float type. A class outside the range gives zeros; only known ranges are
-    checked, since reading values would synchronize a GPU.
-    """
+    """Return the one-hot encoding in torch's default float dtype. A class out of range gives zeros: only ranges known
+    in advance are checked, since reading values would synchronise a GPU."""
     import torch
 
     classes = torch.arange(num_classes, device=x.device)
@@ -97,7 +99,7 @@ def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 
 def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
-    """Gather `x` at `index` along `dim`, the other dimensions broadcast."""
+    """Return `torch.gather` of `x` at `index` along `dim`, with the other dimensions broadcast."""
     import torch
 
     return torch.take_along_dim(x, index, dim)

@@ -1,7 +1,7 @@
 """Error messages for operations that do not accept their tensors: shapes with B for the batch, names as in the recipe.
 
-torch's messages mention batch sizes of a probe and functions that the recipe does not call; they are used as help when
-there is no better text.
+torch's messages mention internal batch sizes and functions that the recipe does not call, so they are used as help only
+if there is no better text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds for dimension (\d+)
 
 
 def shape_error(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
-    """Return the error of an operation on `operands`: the tensors (B, ...) and numbers that torch received."""
+    """Return the error for an operation that raised `problem` on `operands`: the tensors (B, ...) and numbers that
+    torch received."""
     said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
     tensors = [operand for operand in operands if hasattr(operand, "ndim")]
     reason = _reason(operation, tensors, said) if tensors else None
@@ -75,7 +76,8 @@ def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
 
 
 def _of_dims(operation: Operation, rank: int) -> str | None:
-    """Return the message for a dimension that does not exist, or an order that does not name all dimensions."""
+    """Return the message for a `dim` that does not exist, or an order that does not name all dimensions; None if it is
+    neither."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:
@@ -128,7 +130,8 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
 
 
 def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """Return the message for the last dimension whose sizes, aligned at the right, are neither equal nor 1."""
+    """Return the message for two tensors that cannot be broadcast: the last dimension, aligned at the right, whose
+    sizes are neither equal nor 1."""
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]

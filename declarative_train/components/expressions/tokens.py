@@ -1,4 +1,4 @@
-"""Tokenizer of expressions: replace references by identifiers that Python's parser accepts, offsets unchanged.
+"""Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, with unchanged offsets.
 
 References such as `layers.3.output` are not Python, and a node may be called `class`: each becomes one identifier of
 the same length. Characters that no expression can contain are reported here, with their position.
@@ -48,7 +48,8 @@ _WORDS = {
 
 
 def plain_python(text: str) -> str:
-    """Replace each reference in `text` by one identifier; raises ExpressionError at invalid characters."""
+    """Return `text` with each reference replaced by a Python identifier of the same length. Raises ExpressionError at
+    invalid characters."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"this expression has {len(text)} characters, more than {MAX_LENGTH}", 0, 1, "split it")
     parts: list[str] = []
@@ -97,7 +98,8 @@ def _explain_character(text: str, position: int) -> ExpressionError:
 
 
 def word_advice(text: str) -> ExpressionError | None:
-    """Return the Python keyword in a text that did not parse and its replacement in expressions, or None."""
+    """Return an error that names the first Python keyword (`and`, `if`) in a text that cannot be parsed, and its
+    replacement in expressions; None if there is none."""
     for match in re.finditer(r"(?<![\w.])[a-z]+(?![\w.(])", text):
         if match.group() in _WORDS:
             word = match.group()

@@ -1,4 +1,4 @@
-"""Tree of an expression, and the error for a text that cannot be parsed."""
+"""Nodes of the tree of a parsed expression, and the error for a text that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Constant(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """An edge as typed: `mu`, `lstm.hidden`, `layers.3`."""
+    """Name of a value in the model graph, as typed: `mu`, `lstm.hidden`, `layers.3`."""
 
     text: str
     offset: int
@@ -21,9 +21,8 @@ class Reference(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """List of numbers next to a tensor, along its channel dimension: dimension 1 of (B, C, H, W) and of tensors with
-    more dimensions, else the last.
-    """
+    """List of numbers as an operand, one for each entry of the other operand's channel dimension: dimension 1 of (B, C,
+    H, W) and of tensors with more dimensions, else the last."""
 
     values: tuple[int | float, ...]
     offset: int
@@ -31,7 +30,7 @@ class Vector(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Function or operator by its name in `functions.py`; `options` are all arguments that are not operands."""
+    """Call of a function or operator, by its name in `functions.py`. `options`: all arguments that are not operands."""
 
     name: str
     operands: tuple[Term, ...]
@@ -41,7 +40,7 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List argument of a call that is being parsed."""
+    """List that is an argument of a call (a shape, dimensions), while the call is parsed."""
 
     items: tuple[Term, ...]
     offset: int
@@ -55,7 +54,7 @@ BATCH = "B"
 
 
 def call_of(operation: str, names: Iterable[str]) -> Operation:
-    """Return an operation on these names that is not in the recipe's text."""
+    """Return an operation whose operands are these names, for expressions that dtrain makes itself."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 
@@ -66,9 +65,8 @@ shapes: torch rejects the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):
-    """Error in an expression. `offset` and `length` give its place in the text, in characters. `help`: one hint.
-    `instead`: a word of the text and its replacement, for a fix.
-    """
+    """Error in the text of an expression. `offset` and `length` give the position, in characters. `help`: one hint.
+    `instead`: a word of the text and its replacement, for a fix."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Fields: what a batch can hold, under `data.fields`."""
+"""Table of the field types that a recipe can name under `data.fields`. A field is one tensor per sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field of classes: columns of words or whole numbers -> class numbers."""
+"""Category field: columns of words or whole numbers -> class numbers."""
 
 from __future__ import annotations
 
@@ -207,8 +207,9 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. The number
-    `unknown` is reserved for values that are not there, so indices from it on are one higher."""
+    """Return the class number of each value: its index in the vocabulary, or -1 if it is not in it. The class number
+    `unknown` is reserved for such values, so indices from `unknown` on are increased by one. `lacks`: true where a
+    value is missing."""
     import numpy as np
 
     if values.dtype == object:
@@ -223,7 +224,7 @@ def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], u
 
 
 class _Vocabularies(Tally):
-    """Tally of the values of each column that needs a vocabulary."""
+    """Accumulator of the distinct values of each column that needs a vocabulary."""
 
     def __init__(self, field: CategoryField, columns: Sequence[Column]) -> None:
         self._field = field

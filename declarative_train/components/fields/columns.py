@@ -1,4 +1,4 @@
-"""Code shared by fields: resolve the names of columns, slice the rows of a window, and stack columns to one array."""
+"""Code that fields share: find their columns by name, select rows of a window, and stack columns to one array."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WIDE = frozenset({"int32", "int64", "uint32", "uint64"})
 
 
 class FieldOfColumns(Field):
-    """Field with one `column`, or several `columns`."""
+    """Base class of fields that are made from one `column` or from several `columns`."""
 
     if TYPE_CHECKING:  # declared by each subclass, in the order of its documentation
         column: str | None
@@ -68,8 +68,9 @@ def is_glob(name: str) -> bool:
 def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of `names` that `wanted` and `unwanted` select, and the names and globs that match none. The
-    matches of a glob keep the file's order; a column that is listed twice counts once."""
+    """Return the columns of `names` that the names and globs in `wanted` select and those in `unwanted` do not, and the
+    names and globs that match none. The matches of a glob keep the order of `names`; a column that is listed twice
+    counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:
@@ -107,8 +108,8 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:
-    """Return the rows of a window that a text such as `":168"`, `"1:"`, `"::2"`, or one row's number, selects. Raises
-    ValueError."""
+    """Return the rows of a window that `rows` selects, a text such as `":168"`, `"1:"`, `"::2"` or one row number; None
+    for all. Raises ValueError."""
     if rows is None or isinstance(rows, int):
         return rows
     found = _SLICE.fullmatch(rows.replace(" ", ""))
@@ -135,8 +136,8 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the values of one column (`single`), (N, ...), or of several, stacked to (N, C, ...). `out`: array for the
-    result, used if all have its dtype."""
+    """Return the values of one column (`single`), (N, ...), or of several columns stacked to (N, C, ...). `out`: array
+    for the result, used if all values have its dtype."""
     import numpy as np
 
     if single:
@@ -147,15 +148,16 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return one interval per column if the columns are the last dimension, else one interval that covers all."""
+    """Return `intervals` unchanged, one per column, if the last dimension of `shape` is the columns, else one interval
+    that covers all."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)
 
 
 def has_finite_sum(values: np.ndarray) -> bool:
-    """Return whether the sum is finite, which shows that all values are. False shows nothing, since a sum of large
-    numbers can overflow. It takes half the time of testing each value."""
+    """Return whether the sum is finite, in which case all values are. False says nothing about the values, since a sum
+    of large numbers can overflow. It takes half the time of testing each value."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -163,14 +165,14 @@ def has_finite_sum(values: np.ndarray) -> bool:
 
 
 def first_bad_row(bad: np.ndarray) -> int:
-    """Return the first row (dimension 0) in which any element of `bad` is true."""
+    """Return the index of the first row (dimension 0) in which an element of `bad` is true."""
     import numpy as np
 
     return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0])
 
 
 def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
-    """Return the row of the first bad value, and the value."""
+    """Return the row of the first value at which `bad` is true, and the value."""
     import numpy as np
 
     place = int(np.flatnonzero(bad.ravel())[0])
@@ -178,8 +180,8 @@ def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
 
 
 def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
-    """Convert a column of whole numbers, none missing, to int64. Raises BadValueError, which names `key`, the key of
-    the field that asks for whole numbers."""
+    """Return a column of whole numbers, none missing, as int64. Raises BadValueError for a fraction, with `key`, the
+    key of the field that requires whole numbers."""
     import numpy as np
 
     if values.dtype.kind in "iub":
@@ -201,8 +203,8 @@ def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raise BadValueError if a whole number of an integer column becomes another one in `made`, the same values as
-    floats."""
+    """Raise BadValueError if a whole number of an integer column was rounded to another whole number in `made`, the
+    values converted to a float dtype."""
     import numpy as np
 
     wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]

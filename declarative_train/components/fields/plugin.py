@@ -1,4 +1,4 @@
-"""Field of a plugin: its code makes a tensor from columns, with the shape and dtype that it declares."""
+"""Field of a plugin: the user's code makes a tensor from columns, with the shape and dtype that it declares."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Size = int | str
 
 
 class PluginField(PluginComponent, FieldOfColumns):
-    """Field of a plugin. `decode` makes the tensor of one row from the values of its columns; `decode_rows` makes those
-    of several rows at once, from arrays (N, ...)."""
+    """Field of a plugin. The user's method `decode` makes the tensor of one row from the values of its columns;
+    `decode_rows` makes the tensors of several rows at once, from arrays (N, ...)."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "column", "columns", "exclude", "rows"})
     sizes: ClassVar[tuple[Size, ...]] = ()
@@ -156,7 +156,7 @@ class PluginField(PluginComponent, FieldOfColumns):
 
 
 class _PluginRangeTally(Tally):
-    """Tally of the least and the greatest value that a plugin field of whole numbers gives."""
+    """Accumulator of the least and the greatest value of a plugin's integer field."""
 
     def __init__(self, convert: Callable[[Sequence[np.ndarray]], np.ndarray]) -> None:
         self._convert = convert

@@ -1,4 +1,4 @@
-"""Field of numbers: numeric columns -> a tensor, with missing values filled, then scaled, then normalised."""
+"""Tensor field: numeric columns -> a tensor. Missing values are filled, then values are scaled and normalised."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the tensor of the rows, in `out` if the values need no conversion."""
+        """Return the tensor of the rows as an array, in `out` if the values need no conversion."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)
@@ -262,7 +262,7 @@ class TensorField(FieldOfColumns):
         return work.astype(target)
 
     def _overflow_error(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
-        """Return the error for the largest of the values that the dtype cannot hold."""
+        """Return the error that names the largest of the values that do not fit into `dtype`."""
         import numpy as np
 
         size = np.abs(values.astype(np.float64)).reshape(len(values), -1)
@@ -295,8 +295,8 @@ def _cast_integers(column: Column, values: np.ndarray, dtype: str) -> np.ndarray
 
 
 class _MomentsTally(Tally):
-    """Tally of the values that are not missing, per element: count, mean, sum of squared deviations, and extremes.
-    Chunks are combined by the update of Chan, Golub and LeVeque (1979), which is numerically stable."""
+    """Accumulator of count, mean, sum of squared deviations, minimum and maximum of each element, without missing
+    values. Chunks are combined by the update of Chan, Golub and LeVeque (1979), which is numerically stable."""
 
     def __init__(self, field: TensorField, columns: Sequence[Column]) -> None:
         self._field = field
@@ -371,7 +371,7 @@ class _MomentsTally(Tally):
         return found
 
     def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of the first element that is bad."""
+        """Return the least and the greatest value of the first element for which `bad` is true."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]
@@ -384,7 +384,7 @@ class _MomentsTally(Tally):
 
 
 class _RangeTally(Tally):
-    """Tally of the least and the greatest value of an integer field, from which the number of classes follows."""
+    """Accumulator of the least and the greatest value of an integer field, from which the number of classes follows."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns

@@ -1,4 +1,4 @@
-"""Devices that a recipe can name by `layout.hardware`, and the device that a run finds."""
+"""Devices that a recipe can name by `layout.hardware`, and the lookup of the device on which a run finds itself."""
 
 from __future__ import annotations
 
@@ -9,5 +9,6 @@ HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*GPUS, CPU)
 
 
 def hardware_of_device(name: str) -> Hardware | None:
-    """Return the hardware with this torch device name; None if it is not in the table, as for a part of a GPU (MIG)."""
+    """Return the hardware with this torch device name; None if it is not in the table (such as a part of a GPU,
+    MIG)."""
     return next((each for each in HARDWARE.values() if name in each.device_names), None)

@@ -46,7 +46,8 @@ class Hardware:
     reached: float = 0.8
 
     def peak_of(self, precision: str) -> float | None:
-        """Return the peak for a precision; that of fp32 for tf32 on a device without TF32, or None."""
+        """Return the peak FLOP/s for a precision; for tf32 on a device without TF32, the peak of fp32; None if there is
+        no figure."""
         found = {str(name): peak for name, peak in self.peak_flops.items()}
         return found.get(precision, found.get("fp32") if precision == "tf32" else None)
 
@@ -66,8 +67,8 @@ def gpu(
     has_tf32: bool | None = None,
     reached: float = 0.8,
 ) -> Hardware:
-    """Return a GPU from figures in the units of its data sheet. `tflops_16`: in fp16, and in bf16 if it has that; TF32,
-    which NVIDIA's GPUs have together with bf16, gets half of it."""
+    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: in fp16, and also in bf16 if
+    `has_bf16`. TF32, which NVIDIA's GPUs have if they have bf16, gets half of it."""
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

@@ -1,4 +1,4 @@
-"""Power of devices: the most that a board draws, by the data sheet that `devices.py` names for it."""
+"""Power of devices: the maximum that a board draws, by the data sheet that `devices.py` names for the device."""
 
 from __future__ import annotations
 

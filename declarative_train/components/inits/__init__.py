@@ -1,4 +1,4 @@
-"""Start values of parameters: one file per family of rules."""
+"""Table of the inits that a recipe can name. An init is a rule for the start values of a parameter."""
 
 from declarative_train.components.component import Init
 from declarative_train.components.registry import Registry

@@ -1,4 +1,4 @@
-"""Rules of start values: constants, random numbers, and random numbers scaled by the shape of the parameter."""
+"""Inits: constants, random numbers, and random numbers scaled by the shape of the parameter."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Normal(Init):
 class TruncNormal(Init):
     """Normally distributed around `mean`, cut off at `cut` standard deviations on both sides.
 
-    Drawn by the inverse of the distribution function: one uniform number per element. torch's `trunc_normal_` takes
-    the bounds as values instead, so that its default of -2..2 does not cut anything at a small `std`.
+    Computed by the inverse of the distribution function from one uniform number per element. torch's `trunc_normal_`
+    takes the bounds as values instead, so that its default of -2..2 does not cut anything at a small `std`.
     """
 
     type: Literal["trunc_normal"] = "trunc_normal"
@@ -122,11 +122,11 @@ Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"
 
 
 class MatrixInit(Init, ABC):
-    """Base class of rules that need a matrix."""
+    """Base class of inits for parameters with two or more dimensions."""
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return why the rule cannot fill this shape: it counts inputs and outputs, which a bias or a scale does not
-        have."""
+        """Return why a parameter of this shape cannot be filled: the init counts inputs and outputs, which a bias or a
+        scale does not have. None if it can."""
         if len(shape) >= 2:
             return None
         return ShapeError(
@@ -198,7 +198,8 @@ class KaimingNormal(_Kaiming):
 
 
 class Orthogonal(MatrixInit):
-    """A random (semi-)orthogonal matrix; a weight of more dimensions is one matrix (first dimension, all others).
+    """A random (semi-)orthogonal matrix. A weight with more dimensions is filled as one matrix: the first dimension by
+    all others.
 
     Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.
     """
@@ -225,6 +226,6 @@ class Orthogonal(MatrixInit):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of values that flow into and out of one unit of a weight (out, in, *kernel)."""
+    """Return (fan in, fan out) of a weight (out, in, *kernel)."""
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

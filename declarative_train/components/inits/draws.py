@@ -1,8 +1,8 @@
 """Random start values by index: element i of a parameter is a pure function of (seed, name, i).
 
-A rank that holds some rows draws only these rows, in any order and on any number of threads, and gets the values of the
-whole parameter. The numbers come from `components/counter_rng.py` and are made normal by Box and Muller (1958). They
-are float32 for every dtype, with 24 random bits each, as torch's are.
+A rank that holds some rows computes only these, in any order and on any number of threads, and gets the same values as
+a rank that computes the whole parameter. The numbers come from `components/counter_rng.py` and are made normal by Box
+and Muller (1958). They are float32 for every dtype, with 24 random bits each, as in torch.
 
 Every rank computes in blocks that begin at the same element, with whole vectors: torch computes a logarithm of the last
 few elements of an array by another routine, which differs in the last bit.
@@ -26,7 +26,7 @@ _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Random numbers for some rows of a parameter of `shape`, from row `first_row` on."""
+    """Random numbers for the rows from `first_row` on of a parameter of shape `shape`."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -35,7 +35,8 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Return standard normal numbers for the whole parameter, not only these rows: float32, on the CPU."""
+        """Return standard normal numbers for the whole parameter, not only the rows from `first_row`: float32, on the
+        CPU."""
         import torch
 
         values = torch.empty(self.shape, dtype=torch.float32, device="cpu")
@@ -43,14 +44,15 @@ class Draws:
         return values
 
     def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
-        """Write numbers in [low, high) into the rows."""
+        """Fill `tensor`, some rows of the parameter, with uniform numbers in [low, high)."""
         self._write(tensor, self._uniform, high - low, low)
 
     def normal(self, tensor: torch.Tensor, mean: float, std: float) -> None:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Write `of_uniform(u)`, with random u in [0, 1), into each element."""
+        """Fill `tensor`, some rows of the parameter, with `of_uniform(u)` for random u in [0, 1): the inverse of a
+        distribution function."""
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:
@@ -80,8 +82,8 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values` from element `first` on. `block(number, count)` makes at least the first `count` numbers of a
-        block."""
+        """Fill `values`, which begin at element `first` of the parameter, with numbers * `factor` + `shift`.
+        `block(number, count)` returns at least the first `count` numbers of a block."""
         import numpy as np
         import torch
 
@@ -114,8 +116,8 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return normal numbers, a pair for each word: the cosines fill the first half of a block, the sines the
-        second."""
+        """Return normal numbers of block `number`. Each random word gives two: the cosines fill the first half of a
+        block, the sines the second."""
         import numpy as np
 
         half = BLOCK // 2
@@ -134,7 +136,7 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return at least `count` random 64-bit words of block `number`, in whole vectors."""
+        """Return at least `count` random 64-bit words of block `number`, rounded up to whole vectors."""
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)
@@ -143,7 +145,7 @@ class Draws:
 
 
 def _to_unit(words: np.ndarray) -> np.ndarray:
-    """Return float32 in [0, 1), from the upper 24 bits of each word."""
+    """Return a float32 in [0, 1) for each random word, from its upper 24 bits."""
     import numpy as np
 
     found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion

@@ -1,4 +1,4 @@
-"""Nodes of the model graph: one file per layer or close family."""
+"""Table of the layers that a recipe can name; each file has one layer or a family of similar ones."""
 
 from declarative_train.components.component import Layer
 from declarative_train.components.registry import Registry

@@ -133,7 +133,7 @@ class Softplus(FunctionLayer, Activation):
 
 
 class LogSigmoid(FunctionLayer, Activation):
-    """log(sigmoid(x)), computed safely."""
+    """log(sigmoid(x)), computed in a numerically stable way."""
 
     type: Literal["log_sigmoid"] = "log_sigmoid"
 
@@ -183,7 +183,7 @@ class Softsign(Activation):
 
 
 class AlongDimension(Activation, ABC):
-    """Base class of probabilities along a dimension."""
+    """Base class of activations that give probabilities along a dimension."""
 
     dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
@@ -196,13 +196,13 @@ class AlongDimension(Activation, ABC):
 
 
 class Softmax(FunctionLayer, AlongDimension):
-    """exp(x), scaled to sum to 1 along a dimension. Losses on logits do not want it."""
+    """exp(x), scaled to sum to 1 along a dimension. Not for losses that take logits."""
 
     type: Literal["softmax"] = "softmax"
 
 
 class LogSoftmax(FunctionLayer, AlongDimension):
-    """log(softmax(x)), computed safely; what `nll` takes."""
+    """log(softmax(x)), computed in a numerically stable way; the input of the loss `nll`."""
 
     type: Literal["log_softmax"] = "log_softmax"
 

@@ -38,7 +38,7 @@ _STARTS = {  # as in torch's nn.MultiheadAttention
 
 
 class RotaryScaling(BaseModel):
-    """Scaling of the angles for sequences longer than those that the model was trained on."""
+    """Scaling of the rotary angles, for sequences longer than those that the model was trained on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -69,7 +69,8 @@ class RotaryScaling(BaseModel):
     """`yarn`: the ramp begins and ends at whole pairs."""
 
     def problem(self) -> str | None:
-        """Return what is wrong: a key that this type does not read, or one that it needs; or None."""
+        """Return what is wrong with the keys: one that this `type` does not use, or one that is missing; None if all is
+        right."""
         read = _READ_BY[self.type]
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         others = (key for key in defaults if key not in (*read, "type", "factor"))
@@ -96,7 +97,7 @@ _READ_BY = {
 
 
 class Rotary(BaseModel):
-    """Rotary positions: each pair of elements of a query or key is turned by an angle that grows with its position."""
+    """Rotary positions: each pair of elements of a query or key is rotated by an angle that grows with its position."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -283,7 +284,8 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 
 def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
-    """Return the cut by heads: the projections by rows of their matrices, `out` by columns."""
+    """Return the cut of an attention layer by heads over `size` ranks: the projections by the rows of their matrices,
+    `out` by columns; a sentence if the heads are not divisible."""
     heads = _heads(layer, width)
     for number, what in ((heads.num_heads, "head"), (heads.num_kv_heads, "key head")):
         if number % size:
@@ -370,8 +372,8 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Yield the products of the projections of T queries and S keys, then of queries with keys, and of weights with
-    values. A causal mask does not reduce them, as in torch's counter."""
+    """Yield the matrix products of attention: the projections of T queries and S keys, queries with keys, and weights
+    with values. A causal mask does not reduce them, as in torch's flop counter."""
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)
     for each in use.matrices:

@@ -1,4 +1,4 @@
-"""Layers that combine several edges: add, multiply, concat, stack."""
+"""Layers that combine several inputs: add, multiply, concat, stack."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ class Stack(FunctionLayer, Combining):
 
 
 def _check_elementwise(layer: Layer, inputs: Inputs) -> ShapeError | None:
-    """Check that the inputs have the same number of dimensions, each equal or 1: torch would align (B, 4) with the end
-    of (B, 3, 4), batch and all."""
+    """Return an error unless the inputs have the same number of dimensions, and sizes that are equal or 1. torch would
+    align (B, 4) with the end of (B, 3, 4), and so the batch with another dimension."""
     port, first = next(iter(inputs.items()))
     common = list(first.shape)
     for other, spec in inputs.items():

@@ -1,4 +1,4 @@
-"""Convolutions over one, two and three spatial dimensions, and transposed ones, which enlarge."""
+"""Convolutions over one, two and three spatial dimensions, and transposed convolutions, which enlarge."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Convolution(Spatial, ABC):
         )
 
     def _growth(self) -> tuple[int, ...]:
-        """Return how much each spatial dimension grows, both sides together."""
+        """Return the padding of each spatial dimension, both sides together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(
@@ -123,7 +123,7 @@ class Conv3d(Convolution):
 
 
 def check_groups(groups: int, in_channels: int, out_channels: int) -> ShapeError | None:
-    """Check that the groups divide both numbers of channels."""
+    """Return an error unless `groups` divides both numbers of channels."""
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
             return ShapeError(

@@ -14,7 +14,7 @@ from declarative_train.core.cuts import CutKind, LayerCut
 
 
 class Dropping(FieldsLayer, ABC):
-    """Base class of dropout layers. `num_dims`: spatial dimensions that the input must have."""
+    """Base class of dropout layers. `num_dims`: number of spatial dimensions that the input must have."""
 
     num_dims: ClassVar[int] = 0
 

@@ -1,4 +1,4 @@
-"""Learned vectors for whole numbers (embedding, embeddings, embedding_bag) and their fixed counterpart one_hot."""
+"""Embeddings: learned vectors for whole numbers (embedding, embeddings, embedding_bag), and the fixed code one_hot."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Embeddings(Layer):
 
 
 class EmbeddingBag(Layer):
-    """The vectors of a bag of numbers, reduced to one: (B, T) integers to (B, D).
+    """The vectors of several numbers, reduced to one vector: (B, T) integers to (B, D).
 
     Parameter `weight` (num_embeddings, embedding_dim).
     """
@@ -186,7 +186,7 @@ class OneHot(FunctionLayer):
 
 
 def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
-    """Return an error unless the table has a row for every number in the known range of the input."""
+    """Return an error unless the embedding table has a row for every number in the known range of the input."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
@@ -201,13 +201,13 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return how many rows of a table the values of the input need. Values below 0 do not count: they are reported
-    elsewhere, or do not occur."""
+    """Return the number of table rows that the values of the input need. Values below 0 do not count: another check
+    reports them, or they do not occur."""
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return the rows that each column of the last dimension needs."""
+    """Return the number of table rows that each entry of the input's last dimension needs."""
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

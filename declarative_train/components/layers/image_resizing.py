@@ -1,4 +1,4 @@
-"""Layers that enlarge images or cut them into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
+"""Layers that resize images or cut them into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolat
 
 
 class Upsample(Layer):
-    """Spatial dimensions made larger (or smaller) by interpolation: (B, C, T), (B, C, H, W) or (B, C, D, H, W)."""
+    """Enlarges (or shrinks) the spatial dimensions by interpolation: (B, C, T), (B, C, H, W) or (B, C, D, H, W)."""
 
     type: Literal["upsample"] = "upsample"
     scale_factor: float | tuple[float, ...] | None = None

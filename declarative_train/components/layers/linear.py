@@ -106,8 +106,8 @@ class Bilinear(Layer):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the product of the first input with the weight (out, in1, in2), then of the second input with the
-        result."""
+        """Yield the two matrix products of the layer: the first input with the weight (out, in1, in2), and the second
+        input with that result."""
         rows = use.output.num_elements // self.out_features
         first, second = use.graded["x"], use.graded["y"]
         for each in use.matrices:

@@ -1,4 +1,4 @@
-"""Mixture of experts: feed-forward networks of which each position uses a few."""
+"""Mixture of experts: feed-forward networks (experts) of which each position uses a few."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class Moe(Layer):
-    """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position, and
-    their outputs are added with its weights. No position is dropped.
+    """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position and
+    gives each a weight; the weighted outputs are added. No position is dropped.
 
     An expert is `down(activation(gate(x)) * up(x))`. The output `balance` (B,) is the balance loss of each sample: the
     number of experts times the sum, over the experts, of the part of the choices that fell on the expert times its mean
-    score. It is 1 if all experts are used equally; a loss `mean` with a small `weight` reads it. It depends on no other
-    sample, so every layout computes the same gradients. `mask` (B, ...) is true for positions that count in it. The
-    input `balance` is that of the layers before, which is added. A shared expert is an ordinary feed-forward network
-    whose output is added.
+    score. It is 1 if all experts are used equally; a loss `mean` with a small `weight` reads it. The balance loss of a
+    sample depends on no other sample, so every layout computes the same gradients. `mask` (B, ...) is true for
+    positions that count in it. The input `balance` is the balance loss of earlier layers, to which this layer's is
+    added. A shared expert is an ordinary feed-forward network whose output is added.
 
     Parameters `router.weight` (experts, D), `experts.gate` and `experts.up` (experts * hidden, D), `experts.down`
     (experts * D, hidden): the matrices of all experts, stacked by rows. Shazeer et al., Outrageously large neural
@@ -131,7 +131,7 @@ class Moe(Layer):
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the products of the router and of the experts that a position uses."""
+        """Yield the matrix products of the router, and of the experts that a position uses."""
         *leading, width = use.inputs["x"].shape
         rows = prod(leading)
         for each in use.matrices:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class LayerNorm(Layer):
     """Mean 0 and variance 1 over the last dimensions of each sample, then a learned scale and shift.
 
-    Parameters `weight` and `bias`, of the shape of those dimensions. Ba et al., Layer normalization, 2016.
+    Parameters `weight` and `bias`, with the shape of the normalised dimensions. Ba et al., Layer normalization, 2016.
     """
 
     type: Literal["layer_norm"] = "layer_norm"

@@ -44,8 +44,8 @@ class MaxPool(Spatial, ABC):
         )
 
     def _check_padding_only(self, inputs: Inputs) -> ShapeError | None:
-        """Check that no window sees only padding: a dilated window can straddle a small input, and its maximum would be
-        -inf."""
+        """Return an error if a window would see only padding: a dilated window can be larger than a small input, and
+        its maximum would be -inf."""
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride or self.kernel_size, self.padding, self.dilation)
         for size, k, s, p, d in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
@@ -109,8 +109,8 @@ class AveragePool(Spatial, ABC):
         )
 
     def _check_volume(self, inputs: Inputs) -> ShapeError | None:
-        """Check what torch requires of avg_pool3d only: a window that fits without the padding, and no half precision
-        (on CPU)."""
+        """Return an error for a limit that torch has only for avg_pool3d: the window must fit without the padding, and
+        on the CPU the input must not be in half precision."""
         x, n = inputs["x"], self.num_dims
         if n < 3:
             return None
@@ -228,7 +228,7 @@ class GlobalMaxPool(FieldsLayer):
 
 
 def check_window(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> ShapeError | None:
-    """Check that the padding is at most half a window, and that the window fits."""
+    """Return an error unless the padding is at most half a window and the window fits into the input."""
     kernel, sides = per_dim(kernel_size, n), per_dim(padding, n)
     for k, p in zip(kernel, sides, strict=True):
         if p > k // 2:

@@ -65,7 +65,7 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the products of each gate's matrices at every step. The state before the first step needs no
+        """Yield the matrix products of each gate at every time step. The state before the first step needs no
         gradient."""
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:

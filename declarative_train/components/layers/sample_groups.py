@@ -1,10 +1,11 @@
-"""Groups of samples for `over: N samples`: the rows that a node which mixes samples processes together, on any layout.
+"""Groups of samples for nodes with `over: N samples` (batch norm, contrastive losses): the rows that are processed
+together, the same for any layout.
 
-A group is N consecutive samples of the global batch. `data/spec.py` lays a global batch out so that the rows that go
-through all data-parallel ranks together are consecutive: N either divides the rows of one rank's microbatch (several
-groups in one forward), or is a multiple of it, and then N / microbatch_size neighbouring ranks hold one group.
+A group is N consecutive samples of the global batch. `data/spec.py` orders the global batch so that the rows that all
+data-parallel ranks process at once are consecutive: N either divides the rows of one rank's microbatch (several groups
+in one forward), or is a multiple of it, and then N / microbatch_size neighbouring ranks hold one group.
 
-An engine does this, once and then in every step:
+The engine does this, the first two lines once and the others in every step:
 
   groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), ranks, make))
   attach(model, groups)
@@ -12,10 +13,10 @@ An engine does this, once and then in every step:
       groups.begin(batch.num_rows)        # then forward and backward
   end_step(model, ranks)                  # running statistics: the mean over the groups of the step
 
-A forward without `begin` (evaluation, shape inference) changes no state. Nodes then use running statistics. A loss uses
-N consecutive samples of the set, whatever the ranks and their batches: a group may begin in one batch and end in a
-later one, so the evaluation calls `take_rest` after the last. Running statistics are equal on all ranks after
-`end_step`: they need no broadcast or average.
+A forward without `begin` (evaluation, shape inference) changes no state; batch norms then use running statistics. A
+loss uses N consecutive samples of the evaluated set, independent of the ranks and their batches: a group may begin in
+one batch and end in a later one, so the evaluation calls `take_rest` after the last batch. Running statistics are equal
+on all ranks after `end_step`, so they are neither broadcast nor averaged.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _FORM = re.compile(r"([1-9]\d*) samples?")
 
 
 def group_size(over: str) -> int | None:
-    """Return N of `N samples`, None for `microbatch`. Raises ValueError with the expected form."""
+    """Return N for the text `N samples`, None for `microbatch`. Raises ValueError, with the expected form, for other
+    texts."""
     if over == "microbatch":
         return None
     if match := _FORM.fullmatch(over):
@@ -66,12 +68,12 @@ Over = Annotated[
 
 
 class SampleGroups:
-    """State of the current forward that nodes which mix samples need. There is one object for each copy of a model; the
+    """State of the current forward that modules need to group samples. Each copy of a model has one such object; the
     engine writes it, the modules read it.
 
-    `microbatch_size` is the number of rows of a full microbatch on one rank, None with one process and no plan.
-    `process_groups` maps a number of neighbouring ranks to the process group of this size that contains this rank.
-    `ranks` are those whose rows follow each other in a batch of an evaluation, None without a plan.
+    `microbatch_size`: rows of a full microbatch on one rank; None in one process without a plan. `process_groups`:
+    number of neighbouring ranks -> the process group of that size with this rank. `ranks`: the ranks whose rows follow
+    each other in a batch of an evaluation; None without a plan.
     """
 
     def __init__(
@@ -88,31 +90,33 @@ class SampleGroups:
         self.recomputing = False  # the forward already ran once and was counted
 
     def begin(self, num_rows: int | None = None) -> None:
-        """Start a training forward with this many real rows, which come first; None: all rows are real."""
+        """Start a training forward whose first `num_rows` rows are real and the others padding; None: all rows are
+        real."""
         self.num_rows = num_rows
         self.recording = True
 
     def end(self) -> None:
-        """End training forwards: later forwards are not counted."""
+        """End the training forwards: later forwards do not count in running statistics."""
         self.num_rows = None
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the `context_fn` of `torch.utils.checkpoint.checkpoint`: the recomputation uses the rows of its own
-        forward, though another one may have begun since (pipelines), and does not count its statistics twice."""
+        """Return the `context_fn` of `torch.utils.checkpoint.checkpoint`. The recomputation uses the number of rows of
+        its own forward, even if a pipeline has started another forward in between, and does not count statistics
+        twice."""
         return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
-        """Copy for another replica of the model: it has its own rows and the same ranks."""
+        """Copy for another replica of the model, with the same ranks and a state of its own."""
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
-        """Pickle without process groups, which are valid in this run only."""
+        """Pickle without process groups, which are valid only in this run."""
         return SampleGroups, (self.microbatch_size,)
 
 
 class _Recomputation(AbstractContextManager[None]):
-    """Context of a recomputed forward, with the rows of the first one."""
+    """Context in which a forward is recomputed, with the number of rows of the first computation."""
 
     def __init__(self, groups: SampleGroups) -> None:
         self._groups = groups
@@ -131,11 +135,12 @@ class _Recomputation(AbstractContextManager[None]):
 
 @runtime_checkable
 class MixesSamples(Protocol):
-    """A module that reads across the batch. `over` is N, or None for the microbatch.
+    """Interface of a module whose result for a sample depends on other samples. `over`: the size of a group; None: the
+    microbatch.
 
     A module with running statistics has two more methods: `take_pending()` returns the sums over its groups since the
-    last call, a vector to which that of another rank can be added; the class's `fold(modules, pending, finite)` updates
-    the running statistics of several modules.
+    last call, a vector that can be added to that of another rank; the static method `fold(modules, pending, finite)`
+    updates the running statistics of several modules.
     """
 
     over: int | None
@@ -145,20 +150,21 @@ class MixesSamples(Protocol):
 @runtime_checkable
 class HoldsSamples(Protocol):
     """Interface of a loss over groups of samples. In an evaluation a group may continue in the next batch: `sum`
-    returns the sum of the complete groups, and `take_rest()`, after the last batch, that of the remaining samples."""
+    returns the sum over the complete groups, and `take_rest()`, after the last batch, the sum for the samples that
+    remain."""
 
     def take_rest(self) -> torch.Tensor: ...
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Give this object to every module of the model that mixes samples."""
+    """Set the attribute `groups` of every module that mixes samples."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return how many neighbouring ranks share a group: the different numbers above 1 over all modules, ascending."""
+    """Return the numbers of neighbouring ranks (above 1) that share a group in some module of the model, ascending."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
@@ -166,9 +172,9 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return this rank's process group for each span (number of neighbouring ranks). `ranks`: the global numbers of the
-    data-parallel ranks, in order; all of them must call this with the same spans. `make` makes a group of some
-    ranks."""
+    """Return this rank's process group for each span (a number of neighbouring ranks). `ranks`: the global numbers of
+    the data-parallel ranks, in order; each of them must call this with the same spans. `make(ranks)` creates a process
+    group."""
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}
@@ -180,8 +186,8 @@ def make_process_groups(
 
 
 def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = None) -> None:
-    """Update the running statistics by those of the step's groups: one reduction for the whole model. Call it once per
-    optimizer step on all data-parallel ranks. `finite` (a bool tensor): false if the step was dropped; then its
+    """Update the running statistics from the groups of the step, with one reduction for the whole model. Call it once
+    per optimizer step on all data-parallel ranks. `finite` (a bool tensor): False if the step was skipped; then its
     statistics are dropped too."""
     import torch
 

@@ -73,7 +73,8 @@ class LearnedPositions(Layer):
 
 
 class TokenTypes(Layer):
-    """Adds a learned vector for the type of each token, such as the text of a pair: (B, ..., T, D) to (B, ..., T, D).
+    """Adds a learned vector for the type of each token (first or second text of a pair): (B, ..., T, D) to (B, ..., T,
+    D).
 
     `types` (B, ..., T), whole numbers; left out, all are of type 0. Parameter `weight` (num_types, D), which starts
     normal with standard deviation 0.02.
@@ -109,7 +110,7 @@ class TokenTypes(Layer):
 
 
 class SinusoidalPositions(FieldsLayer):
-    """Adds sines and cosines of the position at falling frequencies: (B, ..., T, D) to (B, ..., T, D).
+    """Adds sines and cosines of the position, each pair with a lower frequency: (B, ..., T, D) to (B, ..., T, D).
 
     Positions are 0 to T - 1, or `positions` (B, ..., T), whole numbers. The first half of D holds sines, the second
     cosines. Vaswani et al., Attention is all you need, 2017.
@@ -182,7 +183,7 @@ class LayerScale(Layer):
 class SequencePool(FieldsLayer):
     """Pools a sequence to one vector: (B, ..., T, D) to (B, ..., D).
 
-    `mask` (B, ..., T) is true at the positions that count; a sequence with none gives 0.
+    `mask` (B, ..., T) is true at the positions that count; a sequence without such positions gives 0.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
@@ -204,7 +205,7 @@ class SequencePool(FieldsLayer):
 
 
 def _read(value: Any) -> Any:
-    """Return the init that a plan holds as data."""
+    """Return the init from its data in a plan; other values are returned unchanged."""
     return INITS.read(value) if isinstance(value, dict) else value
 
 

@@ -1,4 +1,4 @@
-"""Base classes of layers, and checks of their inputs: each returns a ShapeError with a sentence, or None.
+"""Base classes of layers, and checks of their inputs: each returns None or a ShapeError with a sentence.
 
 Layers with parameters take float32 or float64 and make their parameters of the same dtype; `training.precision` decides
 which dtype the model computes in. Layers without parameters take any floating-point dtype.
@@ -23,8 +23,8 @@ Inputs = Mapping[str, TensorSpec]
 
 
 class FieldsLayer(Layer, ABC):
-    """Layer whose module takes the fields in their order. `module`: the class, in `torch.nn` (`nn.GELU`) or in
-    `layers/modules` (`shapes.AddModule`)."""
+    """Base class of layers whose module takes the layer's fields as arguments, in order. `module`: the class, in
+    `torch.nn` (`nn.GELU`) or in `layers/modules` (`shapes.AddModule`)."""
 
     module: ClassVar[str]
 
@@ -37,7 +37,8 @@ class FieldsLayer(Layer, ABC):
 
 
 class FunctionLayer(Layer, ABC):
-    """Layer that applies the expression function of the same name, which defines the computation and the defaults."""
+    """Base class of layers that apply the expression function with the name of the layer, which defines the computation
+    and the defaults."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -46,7 +47,7 @@ class FunctionLayer(Layer, ABC):
             cls.operation = cls.model_fields["type"].default
 
     def options(self) -> Mapping[str, object]:
-        """Return the layer's keys as arguments of its function."""
+        """Return the layer's fields as arguments of the expression function."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -56,7 +57,7 @@ class FunctionLayer(Layer, ABC):
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Check that these ports (default: all) have floating-point numbers and are not empty."""
+    """Return an error unless these ports (default: all) have floating-point numbers and are not empty."""
     for port in ports or tuple(inputs):
         spec = inputs[port]
         if not spec.is_floating:
@@ -73,7 +74,7 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
 
 
 def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Check that these ports (default: all) have the same dtype, float32 or float64."""
+    """Return an error unless these ports (default: all) have the same dtype, float32 or float64."""
     names = ports or tuple(inputs)
     if shape_error := needs_float(layer, inputs, *names):
         return shape_error
@@ -86,7 +87,7 @@ def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeErr
 
 
 def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Check that these ports (default: all) have the same dtype."""
+    """Return an error unless these ports (default: all) have the same dtype."""
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
@@ -99,13 +100,13 @@ def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | 
 
 
 def name_port(port: str) -> str:
-    """Return the name of an input in messages; inputs of a variadic port have only numbers."""
+    """Return the name of an input for messages; an input of a variadic port is called by its number."""
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
 
 def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError | None:
-    """Check that a port has whole numbers, such as token ids or categories, and is not empty."""
+    """Return an error unless a port has whole numbers, such as token ids or categories, and is not empty."""
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
@@ -116,7 +117,8 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
-    """Check that the port, if it is bound, has a whole number from 0 on for each position of the sequences `x`."""
+    """Return an error unless the port is unconnected or has a whole number from 0 on for each position of the sequences
+    `x`."""
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
@@ -131,8 +133,8 @@ def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Sh
 
 
 def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> ShapeError | None:
-    """Check that a port has one of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H,
-    W)`."""
+    """Return an error unless a port has one of these numbers of dimensions per sample; `wanted` is the shape in words,
+    `(B, C, H, W)`."""
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
@@ -142,7 +144,7 @@ def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: st
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> ShapeError | None:
-    """Check that a port has at least this many dimensions per sample."""
+    """Return an error unless a port has at least `least` dimensions per sample; `wanted` is the shape in words."""
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None
@@ -152,13 +154,14 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
 
 
 def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | None:
-    """Check that there are this many last dimensions to normalise over, in a dtype that parameters have."""
+    """Return an error unless the input has `num_dims` dimensions to normalise over, and a dtype that parameters can
+    have."""
     wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
 
 
 def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
-    """Check that dimension `dim` exists and is not the batch."""
+    """Return an error unless dimension `dim` exists and is not the batch."""
     if shape_error := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
         return shape_error
     found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
@@ -174,8 +177,8 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return a dimension as a number from 0 (the batch) on, or a ShapeError; `rank`: the number of dimensions with the
-    batch."""
+    """Return dimension `dim`, which may be negative, counted from 0 (the batch), or a ShapeError if it does not exist.
+    `rank`: the number of dimensions with the batch."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):
@@ -189,7 +192,7 @@ def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeErr
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """Return the torch dtype."""
+    """Return the torch dtype of a spec."""
     import torch
 
     found: torch.dtype = getattr(torch, spec.dtype)
@@ -197,5 +200,5 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def divisors(number: int) -> str:
-    """Return the divisors in words: 1, 2, 4, 8."""
+    """Return the divisors of a number as a text: 1, 2, 4, 8."""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,6 +1,6 @@
 """Layers that change the shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
 
-Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays first.
+Dimensions are numbered as in torch, so the batch is dimension 0 (`B` in a shape); it always stays first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Reshape(FunctionLayer):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes of a sample."""
+        """Sizes of a sample after the reshape."""
         return tuple(size for size in self.shape if size != "B")
 
     def check(self, inputs: Inputs) -> ShapeError | None:
@@ -144,7 +144,8 @@ def _no_dimensions(layer: Layer, x: TensorSpec) -> ShapeError:
 
 
 def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -> ShapeError | None:
-    """Check that the sizes have exactly `elements` elements; `what` names the tensor or dimension in the message."""
+    """Return an error unless the sizes have exactly `elements` elements together; `what` names the tensor or dimension
+    in the message."""
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return ShapeError(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:

@@ -1,4 +1,4 @@
-"""Sizes per spatial dimension, one number for all or one for each, and checks of kernels against them."""
+"""Sizes per spatial dimension (one number for all dimensions or one for each), and checks of kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = {1: "(B, C, T)", 2: "(B, C, H, W)", 3: "(B, C, D, H, W)"}  # by number 
 
 
 class Spatial(Layer, ABC):
-    """A layer over one, two or three spatial dimensions, by the number at the end of its type: `conv2d`."""
+    """Base class of layers over one, two or three spatial dimensions; the number is in the type: `conv2d`."""
 
     @property
     def num_dims(self) -> int:
@@ -23,13 +23,13 @@ class Spatial(Layer, ABC):
 
 
 def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
-    """Return one number for each spatial dimension."""
+    """Return one number for each spatial dimension, given one for all or one for each."""
     return value if isinstance(value, tuple) else (value,) * num_dims
 
 
 def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeError | None:
-    """Check the fields that hold sizes. `least` maps each to the smallest value that it may have; None in a field is
-    skipped."""
+    """Return an error unless the fields that hold sizes have one number or `num_dims`, none too small. `least`: name of
+    a field -> smallest value; a field that is None is skipped."""
     for field, smallest in least.items():
         value = getattr(layer, field)
         if value is None or isinstance(value, str):
@@ -49,7 +49,8 @@ def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeE
 def check_kernel(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
 ) -> ShapeError | None:
-    """Check that the dilated kernel fits into the input, enlarged by `padded` in each spatial dimension."""
+    """Return an error unless the dilated kernel fits into the input `x`, enlarged by `padded` in each spatial
+    dimension."""
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
         if reach > size + more:

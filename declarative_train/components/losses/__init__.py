@@ -1,4 +1,4 @@
-"""Losses: what a term of the objective can be."""
+"""Table of the losses that a recipe can name under `objective`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Losses of classes: yes or no, one class of several, how far one distribution is from another, and which of many views
-belongs to a sample."""
+"""Losses over classes: binary, one class of several, divergence of two distributions, and a contrastive loss."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless there is one weight for each class."""
+    """Return a ShapeError unless there is one class weight for each class."""
     if class_weights is None:
         return None
     if class_weights == "balanced":
@@ -80,9 +79,8 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return n / (k x count) for the k classes that occur, so that the mean over the items is 1; 1 for a class without
-    items.
-    """
+    """Return the class weights n / (k x count) for the k classes that occur among n items, so that the mean weight of
+    an item is 1; for a class without items, 1."""
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
         raise ValueError(
@@ -92,7 +90,8 @@ def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
 
 
 class OfClasses(Loss, ABC):
-    """Base of losses over several classes. `takes_probabilities`: a target may be a probability for each class."""
+    """Base class of losses over several classes. `takes_probabilities`: a target may be a probability for each
+    class."""
 
     about: ClassVar[str] = "classes"
     one_class: ClassVar[bool] = True
@@ -108,14 +107,14 @@ class OfClasses(Loss, ABC):
 
     @abstractmethod
     def _function(self) -> Callable[..., torch.Tensor]:
-        """Return the function of input and target, item by item."""
+        """Return the torch function that computes the loss of each item from input and target."""
 
     @property
     def needs_balance(self) -> bool:
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the number of items of each class, (C,)."""
+        """Return the number of items of each class, (C,), without ignored ones."""
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
     def balance(self, tally: np.ndarray) -> Self:
@@ -305,12 +304,12 @@ class KlDiv(Loss):
 
 
 class InfoNce(Loss):
-    """Contrastive loss: in a group of samples, each first view must be matched with its own second view.
+    """Contrastive loss: in a group of samples, each first view must be matched with the second view of the same sample.
 
-    Cross entropy over the similarities input @ target.T / temperature of a group, whose other samples are the
-    negatives; input and target are (B, D), two views of the same samples. van den Oord et al., "Representation learning
-    with contrastive predictive coding", https://arxiv.org/abs/1807.03748; `symmetric` as in CLIP,
-    https://arxiv.org/abs/2103.00020.
+    `input` and `target` are (B, D), two views of the same samples. The loss is the cross entropy over the similarities
+    input @ target.T / temperature within a group; the other samples of the group are the negatives. van den Oord et
+    al., "Representation learning with contrastive predictive coding", https://arxiv.org/abs/1807.03748; `symmetric` as
+    in CLIP, https://arxiv.org/abs/2103.00020.
     """
 
     mixes_samples: ClassVar[bool] = True

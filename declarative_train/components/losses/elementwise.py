@@ -1,4 +1,4 @@
-"""Losses of numbers, element by element: input and target have the same shape; `mean` has no target."""
+"""Regression losses, element by element: input and target have the same shape. `mean` has no target."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class ElementwiseLoss(Loss, ABC):
-    """Base of these losses. `function`: its name in `modules/elementwise.py`, a class if the loss has fields, which it
-    takes in order.
-    """
+    """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
+    the function, or of a class if the loss has fields, which the class takes in order."""
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

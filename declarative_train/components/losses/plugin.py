@@ -1,4 +1,4 @@
-"""Loss of a plugin: it gives values, which dtrain sums over the global batch."""
+"""Loss of a plugin: the user's code returns values, which dtrain sums over the global batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginLoss(PluginComponent, Loss):
-    """`forward(self, input, target)`, or of the input alone, gives one value per sample or per element. Before a run it
-    is tried on generated samples: how many values it gives, and whether those of a sample depend on the others.
-    """
+    """Loss of a plugin. The user's method `forward(self, input, target)`, or of the input alone, returns one value per
+    sample or per element. Before a run dtrain tries it on generated samples: how many values it returns, and whether
+    those of a sample depend on the other samples."""
 
     bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     mixes: ClassVar[bool] = False
@@ -46,9 +46,8 @@ class PluginLoss(PluginComponent, Loss):
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the values of a sample depend on the other samples of its batch: declared, or found with two
-        batch sizes.
-        """
+        """Return whether the values of a sample depend on the other samples of its batch: the user's class declares it,
+        or a trial with two batch sizes shows it."""
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
         return self.mixes or depends_on_others(self.make().forward, input, target)
@@ -60,9 +59,8 @@ class PluginLoss(PluginComponent, Loss):
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values of one sample. Raises any exception of the plugin, and ValueError unless it
-    returns a tensor of one or more values for each sample.
-    """
+    """Return the shape of the values that a plugin's loss returns for one sample. Raises any exception of the user's
+    code, and ValueError unless it returns a tensor of one or more values for each sample."""
     from declarative_train.components.losses.modules.plugin import try_forward
 
     return tuple(try_forward(loss.make().forward, input, target).shape[1:])

@@ -1,5 +1,4 @@
-"""Checks of the tensors of losses and metrics; each returns a ShapeError
-or None.
+"""Checks of the tensors of losses and metrics; each returns a ShapeError or None.
 
 Shapes do not broadcast: torch would make (B, B) of (B,) and (B, 1), and train on it silently.
 """
@@ -18,7 +17,8 @@ def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
 
 
 def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
-    """Return a ShapeError unless it has elements of a number type; integers and bool are accepted."""
+    """Return a ShapeError unless the tensor of a port has elements, and they are numbers; integers and bool are
+    accepted."""
     if spec.num_elements:
         return None
     return ShapeError(f"`{type}` needs at least one value, but the {port} {spec} is empty", port=port)
@@ -41,7 +41,7 @@ def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:
 
 
 def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> ShapeError | None:
-    """Return a ShapeError unless the mask has a value for each item."""
+    """Return a ShapeError unless the mask, if there is one, has a value for each item of `shape`."""
     if mask is None or mask.shape == shape:
         return None
     wanted = TensorSpec(shape)
@@ -50,7 +50,7 @@ def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...])
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless the input is floating-point, and target and mask have its shape."""
+    """Return a ShapeError unless the input is floating-point, and target and mask have the shape of the input."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     return (
@@ -62,7 +62,8 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
 
 
 def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
-    """Return a ShapeError if the known values of the target are outside of the range of the loss."""
+    """Return a ShapeError if known values of the target are outside of `low` to `high`, the range that the loss
+    accepts."""
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
         return None
@@ -71,7 +72,8 @@ def needs_values(type: str, target: TensorSpec, low: float, high: float, what: s
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
-    """Convert `class_dim` (the batch is 0) to an index into the shape of a sample; None if it is out of range."""
+    """Return the index of the class dimension in the shape of a sample, given `class_dim`, in which the batch is 0;
+    None if it is out of range."""
     rank = len(shape) + 1
     dim = class_dim + rank if class_dim < 0 else class_dim
     return dim - 1 if 1 <= dim < rank else None
@@ -81,8 +83,7 @@ def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
     """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class
-    numbers instead, or, if `soft`, a floating-point probability for each class.
-    """
+    numbers or, if `soft`, a floating-point probability for each class."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
@@ -169,7 +170,8 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
 
 
 def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Return a hint if dimensions of an image or a sequence remain, but the target has one class per sample."""
+    """Return a hint if the scores still have dimensions of an image or a sequence but the target has one class per
+    sample, else None."""
     if target.shape or not items.shape:
         return None
     pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
@@ -185,7 +187,7 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint if one of the two has a last dimension of 1 that the other lacks."""
+    """Return a hint if one of two tensors has a last dimension of size 1 that the other lacks, else None."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

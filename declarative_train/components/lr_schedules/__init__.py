@@ -1,4 +1,5 @@
-"""Learning-rate schedules: factors applied to the lr of every group."""
+"""Table of the learning-rate schedules that a recipe can name. A schedule is a factor on the lr of every parameter
+group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning-rate factors that are constant, or fall until the end of the run."""
+"""Learning-rate schedules that are constant, or fall until the end of the run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Return the factor of the warm-up, which rises linearly to 1 at step `num_warmup_steps`, the first after the
-    warm-up.
+    """Return the factor during the warm-up, which rises linearly and is 1 at step `num_warmup_steps`, the first step
+    after it.
 
-    The first step is not 0, which would waste it: torch's `LinearLR` from 1 / (num_warmup_steps + 1).
+    The factor of the first step is not 0, which would waste the step: it is torch's `LinearLR` from 1 /
+    (num_warmup_steps + 1).
     """
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return the progress after the warm-up: 0 at its first step, 1 at `num_steps`, one after the last, as torch's
-    `T_max` counts.
-    """
+    """Return the progress after the warm-up: 0 at the first step after it, 1 at `num_steps`, one after the last step,
+    as torch's `T_max` counts."""
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 

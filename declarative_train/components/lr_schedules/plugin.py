@@ -1,4 +1,4 @@
-"""Schedule of a plugin."""
+"""Learning-rate schedule of a plugin."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from declarative_train.components.plugin_components import PluginComponent
 
 
 class PluginLrSchedule(PluginComponent, LrSchedule):
-    """Schedule of a plugin: `factor(self, step, num_steps)`, counted from the end of the warm-up, and multiplied by its
-    factor.
-    """
+    """Schedule of a plugin: the user's method `factor(self, step, num_steps)`, where both are counted from the end of
+    the warm-up. The result is multiplied by the factor of the warm-up."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the plugin's factor. Raises ValueError unless it is a number of 0 or more, and any exception of the
-        plugin.
-        """
+        """Return the factor that the user's method gives. Raises ValueError unless it is a number of 0 or more, and any
+        exception of the user's code."""
         behind = max(0, step - num_warmup_steps), max(1, num_steps - num_warmup_steps)
         found = self.make().factor(*behind)
         if not isinstance(found, int | float) or not isfinite(found) or found < 0:

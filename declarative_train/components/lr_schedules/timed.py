@@ -1,4 +1,4 @@
-"""Learning-rate factors with their own durations: exponential, steps, and a decay at the end."""
+"""Learning-rate schedules with durations of their own: exponential, steps, and a decay at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics, computed in evaluations and training."""
+"""Table of the metrics that a recipe can name, computed in evaluations and, if they are means, in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metrics of classes: ratios of counts of correct and wrong predictions, and areas under curves over all thresholds."""
+"""Metrics of classification: ratios of counts of correct and wrong predictions, and areas under curves over all
+thresholds."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
-    """Return the task. If it is not given, shapes decide: input and target of the same shape are scores and answers,
-    (B, K) of K labels; otherwise one dimension of the input is the classes.
-    """
+    """Return the task of a metric: `given` or, if that is None, the task that the shapes imply. Input and target of the
+    same shape are scores and answers, binary or, for (B, K), multilabel with K labels; otherwise one dimension of the
+    input is the classes."""
     if given is not None:
         return given
     shape = edges.input.shape
@@ -38,7 +39,7 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
-    """Return a ShapeError if the edges do not match the task."""
+    """Return a ShapeError if input, target and mask do not have the shapes of the task."""
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -71,7 +72,7 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
 
 
 def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if `average` is set although there is only one label."""
+    """Return a warning if the key `average` is set although there is only one label, else None."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
     message = f"`average` has no effect: `{metric.type}` is binary here, over all elements together"
@@ -80,7 +81,7 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return the module that turns scores and targets into items of a metric, and the number of classes or labels."""
+    """Return the object that turns scores and targets into items of a metric, and the number of classes or labels."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -93,7 +94,7 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if all scores are above the threshold, as probabilities are above 0."""
+    """Return a warning if all scores are above the threshold, as probabilities are above the default 0; else None."""
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None
@@ -102,7 +103,7 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
 
 
 class Counted(Metric, ABC):
-    """Base of ratios of counts; `modules/items.py` has the function of each under its name."""
+    """Base class of metrics that are ratios of counts; `modules/items.py` has a function with the name of each."""
 
     about: ClassVar[str] = "classes"
 
@@ -171,7 +172,7 @@ class Iou(Counted):
 
 
 class Ranked(Metric, ABC):
-    """Metric of the order of the scores."""
+    """Base class of metrics that depend on the order of the scores."""
 
     about: ClassVar[str] = "classes"
 
@@ -188,7 +189,8 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether no class or label has both positive and negative rows. With `micro`, one class is enough."""
+        """Return whether the target (N, *S) of a set has no class or label with both positive and negative rows. With
+        `micro`, one class is enough."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":

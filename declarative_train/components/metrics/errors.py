@@ -1,4 +1,4 @@
-"""Metrics of numbers: errors, and explained variance."""
+"""Metrics of regression: errors, and explained variance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ElementwiseMetric(Metric, ABC):
-    """Base of metrics whose input and target have the same shape."""
+    """Base class of metrics whose input and target have the same shape."""
 
     about: ClassVar[str] = "numbers"
 
@@ -24,7 +24,7 @@ class ElementwiseMetric(Metric, ABC):
 
 
 class MeanOfErrors(ElementwiseMetric, ABC):
-    """Base of means over the elements of input and target."""
+    """Base class of metrics that are a mean over the elements of input and target."""
 
     is_mean: ClassVar[bool] = True
     has_unit: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class R2(ElementwiseMetric):
     type: Literal["r2"] = "r2"
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether an output has one target in all rows, so that there is no spread to explain."""
+        """Return whether an output has the same target in all rows, so that there is no variance to explain."""
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:

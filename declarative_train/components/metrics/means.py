@@ -1,4 +1,4 @@
-"""Means over items: accuracy, perplexity, and the mean of any tensor."""
+"""Metrics that are means over items: accuracy, perplexity, and the mean of any tensor."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Accuracy(Metric):
 
 
 class Perplexity(Metric):
-    """Exponential of the mean cross entropy of logits: the number of equally likely classes that it corresponds to.
+    """Exponential of the mean cross entropy of logits: the number of equally likely classes with the same uncertainty.
 
-    Without the loss's label smoothing and class weights; ignored items are not counted.
+    Label smoothing and class weights of the loss are not used; ignored items are not counted.
     """
 
     about: ClassVar[str] = "classes"

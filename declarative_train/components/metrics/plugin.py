@@ -1,4 +1,4 @@
-"""Metric of a plugin: the mean of its values, or one number computed from a whole set."""
+"""Metric of a plugin: a mean of values, or one number computed from a whole set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 
 class PluginMetric(PluginComponent, Metric):
-    """Metric of a plugin: the mean of what `forward` gives per sample or element, or the one number that `whole` gives
-    for all rows.
-    """
+    """Metric of a plugin: the mean of the values that the user's method `forward` returns per sample or element, or the
+    one number that `whole` returns for all rows."""
 
     higher_is_better: ClassVar[bool] = True
 
@@ -46,7 +45,7 @@ class PluginMetric(PluginComponent, Metric):
 
 
 def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values of one sample, or () for `whole`."""
+    """Return the shape of the values that `forward` returns for one sample; () for a metric with `whole`."""
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

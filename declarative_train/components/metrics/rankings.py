@@ -1,4 +1,4 @@
-"""Metrics of the order in which a row's labels are ranked, as means over rows; and the correlation of classes."""
+"""Metrics of the order in which labels are ranked within a row, as means over rows; and the correlation of classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RankedRows(Metric, ABC):
-    """Base of means over rows; `modules/rankings.py` has the function of each under its name."""
+    """Base class of metrics that are means over rows; `modules/rankings.py` has a function with the name of each."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Optimizers: rules that update parameters by their gradients."""
+"""Table of the optimizers that a recipe can name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that a recipe can name."""
+"""Optimizers of dtrain: those of torch, and lion."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def _fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
-    """Return True if a fused kernel of torch takes these parameters, else None, which leaves the choice to torch.
-    `sharded`: the kernel has a rule for DTensors."""
+    """Return True if torch has a fused kernel for these parameters, else None, which leaves the choice to torch.
+    `sharded`: the kernel supports DTensors."""
     from torch import Tensor, nn
 
     def is_taken(parameter: Any) -> bool:
@@ -39,7 +39,7 @@ def _fused(
 
 
 class _Adam(Optimizer, ABC):
-    """Base of Adam and AdamW."""
+    """Base class of Adam and AdamW."""
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-5, 1e-2)
 
@@ -189,7 +189,7 @@ class Muon(Optimizer):
         )
 
     def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
-        """Return a ShapeError if a rank has no rows of a matrix: torch multiplies its shards, and fails there."""
+        """Return a ShapeError if some rank would have no rows of a matrix, where torch's muon fails; else None."""
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
             return None
@@ -304,5 +304,6 @@ class Adafactor(Optimizer):
         return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the size of two vectors in place of a matrix: that is how adafactor saves memory."""
+        """Return the number of elements of optimizer state: for a matrix two vectors, which is how adafactor saves
+        memory."""
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

@@ -1,4 +1,4 @@
-"""Optimizer of a plugin: a class that derives from torch's."""
+"""Optimizer of a plugin: a user's class that derives from `torch.optim.Optimizer`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
 
 class PluginOptimizer(PluginComponent, Optimizer):
-    """Optimizer of a plugin: `__init__(self, params, lr, ...)` as in torch; `takes_shards = False` declares that a
-    shard of a parameter cannot be updated by itself, which fsdp requires.
-    """
+    """Optimizer of a plugin: `__init__(self, params, lr, ...)` as in torch. `takes_shards = False` in the user's class
+    declares that a shard of a parameter cannot be updated by itself; then fsdp is an error."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = False
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Try a step on a few numbers."""
+        """Try a step on parameters with a few numbers; return an error if it fails, else None."""
         if not self.may_import:
             return None
         try:
@@ -39,7 +38,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state, scaled from that of a small parameter with as many
+        """Return the number of elements of optimizer state, estimated from a small parameter with as many
         dimensions."""
         if not self.may_import:
             return 2 * prod(shape)
@@ -50,7 +49,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Count the elements of the tensors in the state of a parameter after a step."""
+    """Return the number of elements in the state that the optimizer has for a parameter of this shape after one
+    step."""
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

@@ -1,4 +1,4 @@
-"""Splits: kinds of sets under `data.split`."""
+"""Table of the splits that a recipe can name under `data.split`."""
 
 from __future__ import annotations
 

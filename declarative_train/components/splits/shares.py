@@ -1,4 +1,4 @@
-"""Splits by a share of the rows: random, random by groups or classes of a column, or the last rows."""
+"""Splits that take a share of the rows: random, random by groups or classes of a column, or the last rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _check_fraction(value: object) -> object:
-    """Return the value. Raises ValueError for a percentage or a number of rows."""
+    """Return the value if it is a fraction. Raises ValueError for a percentage or a number of rows."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
         raise ValueError(f"{value:g} is not a fraction of the rows, which is between 0 and 1: 0.2 is 20%")
     return value
@@ -38,7 +38,8 @@ class RandomSplit(Split):
 
 
 class LastSplit(Split):
-    """The last rows, which come after the training rows. Several such sets follow each other in the order written."""
+    """The last rows of the source, which come after the training rows. Several such sets follow each other in the order
+    written."""
 
     turn: ClassVar[int] = 1
 
@@ -71,14 +72,15 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of the set. Both are rounded from the end in the same way for every set, so that
-        adjacent sets neither overlap nor leave a gap."""
+        """Return begin and end of the set among `size` rows. Both are rounded in the same way for every set, counted
+        from the end, so that adjacent sets neither overlap nor leave a gap. `behind`: fraction taken by sets after this
+        one."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
 def sort_order(values: np.ndarray) -> np.ndarray:
-    """Return the stable sort order of values; missing text comes first. Raises ValueError if numbers or dates are
-    missing."""
+    """Return the indices that sort the values (stable); missing text comes first. Raises ValueError if numbers or dates
+    are missing."""
     import numpy as np
 
     if values.dtype == object:
@@ -89,7 +91,7 @@ def sort_order(values: np.ndarray) -> np.ndarray:
 
 
 def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows group by group, each group in the window's order, and the sizes of the groups."""
+    """Return the row numbers group by group, each group in the order of the window, and the sizes of the groups."""
     import numpy as np
 
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
@@ -101,7 +103,7 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(values: np.ndarray) -> np.ndarray:
-    """Return values that can be compared: texts, with missing ones as a value of their own."""
+    """Return values of a column as values that can be compared: texts, with a value of its own for a missing one."""
     import numpy as np
 
     if values.dtype != object:
@@ -140,7 +142,7 @@ class GroupedSplit(Split):
 
 
 class StratifiedSplit(Split):
-    """Random rows, the same share of each value of a column."""
+    """Random rows, the same share of the rows of each value of a column."""
 
     turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True
@@ -156,8 +158,8 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return rows with the same fraction of each value's rows, rounded to whole numbers by largest remainder (ties
-        are random), so that the total is the fraction of all rows."""
+        """Return the same fraction of the rows of each value, rounded to whole numbers by largest remainder (ties are
+        random), so that their total is the fraction of all rows."""
         import numpy as np
 
         if not rows.num_rows:

@@ -1,4 +1,4 @@
-"""Split with its own source."""
+"""Split whose rows come from a source of its own."""
 
 from __future__ import annotations
 

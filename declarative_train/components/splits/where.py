@@ -1,4 +1,4 @@
-"""Split by the values of a column."""
+"""Split that chooses rows by the values of a column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms: changes of the images of a sample, under `data.transforms`; the packs bring them."""
+"""Table of the transforms (changes of the images of a sample) that a recipe can name under `data.transforms`."""
 
 from __future__ import annotations
 

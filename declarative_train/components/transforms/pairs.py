@@ -1,8 +1,9 @@
-"""Transforms of a training batch that mix a sample with its partner, the neighbour in the order of the epoch.
+"""Base of transforms that mix each sample of a training batch with a partner, its neighbour in the order of the epoch
+(mixup).
 
-Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank (its size is even), so
-that every layout mixes the same samples. Shares and boxes are random functions of (seed, epoch, sample, position in the
-list).
+Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank (the size of a
+microbatch is even), so every layout mixes the same samples. Shares and boxes are random functions of (seed, epoch,
+sample, position in the list of transforms).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base class of transforms that mix two samples. `mixed` gets all rows (R, ...) of a microbatch; `apply` leaves a
-    single sample unchanged."""
+    """Base class of transforms that mix two samples. `mixed` does so for all rows (R, ...) of a microbatch; `apply`,
+    which gets a single sample, returns it unchanged."""
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
@@ -51,9 +52,8 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the fields and labels (R, ...), mixed with those of the partners where `acts` (R,) is true. `numbers`
-        (R,) are the numbers of the samples.
-        """
+        """Return the image fields and the labels (R, ...), mixed with those of `partners` where `acts` (R,) is true.
+        `numbers` (R,): the number of each sample, for random numbers."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np
@@ -62,9 +62,8 @@ class PairTransform(Transform, ABC):
 
 
 def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
-    """Return one number from Beta(alpha, alpha) for each of `numbers`, float64 (N,): Joehnk (1964) for alpha up to 1,
-    else algorithm BB of Cheng (1978), both by rejection.
-    """
+    """Return one random number from Beta(alpha, alpha) for each of `numbers`, float64 (N,). Rejection sampling: Joehnk
+    (1964) for alpha up to 1, else algorithm BB of Cheng (1978)."""
     import numpy as np
 
     found = np.empty(len(numbers))
@@ -78,7 +77,8 @@ def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
 
 
 def _joehnk(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Propose a value; with logarithms, since powers of 1 / alpha underflow."""
+    """Return proposals of Joehnk's method and whether each is accepted, from two uniform numbers; computed with
+    logarithms, since powers of 1 / alpha underflow."""
     import numpy as np
 
     one, other = np.log(first) / alpha, np.log(second) / alpha

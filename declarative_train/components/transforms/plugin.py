@@ -1,4 +1,4 @@
-"""Transform of a plugin: its code changes one image or its array; its random draws depend only on the sample."""
+"""Transform of a plugin: the user's code changes one image or array; its random numbers depend only on the sample."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _KEY = 7
 
 
 class PluginTransform(PluginComponent, Transform):
-    """Transform of a plugin: `apply(self, picture, random)` returns the changed image; `random` is a
-    `numpy.random.Generator` with a fresh seed for each sample, the same for each of its fields. Without it, `is_random
-    = True` declares that the code draws from the generators of torch, numpy or Python, which are then seeded around it:
-    that needs loader processes.
-    """
+    """Transform of a plugin: the user's method `apply(self, picture, random)` returns the changed image. `random` is a
+    `numpy.random.Generator` with a fresh seed for each sample, the same for each field of the sample. Without that
+    argument, `is_random = True` declares that the code draws from the global generators of torch, numpy or Python,
+    which are then seeded before each call: that needs loader processes."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
     moves: ClassVar[bool | None] = None
@@ -124,7 +123,7 @@ class PluginTransform(PluginComponent, Transform):
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """Return what is wrong with its result for a generated image, or None."""
+        """Return what is wrong with the result of the user's code for a generated image, or None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _made_picture(size, channels, self.on_numbers)
@@ -160,7 +159,7 @@ def _is_side(value: object) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """Return a copy that the code may write to."""
+    """Return a copy of an image or array, so that the user's code may write to it."""
     return value.copy()
 
 

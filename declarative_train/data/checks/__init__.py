@@ -1,4 +1,5 @@
-"""Rules of the package `data`: code -> `family.function`, whose docstring is its manual page."""
+"""Table of the diagnostic codes of this package: code -> `module.function` in this folder. The docstring of the
+function is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "D001": "files.missing_file",

@@ -1,6 +1,7 @@
-"""Rules of the package `recipe`: code -> `family.function`, whose docstring is its manual page.
+"""Table of the diagnostic codes of this package: code -> `module.function` in this folder. The docstring of the
+function is the manual page of the code.
 
-The functions of families named `*_rules` search for mistakes themselves; those of other families only write the message
+The functions in modules named `*_rules` search for mistakes themselves; those in other modules only build the message
 about a mistake that other code found.
 """
 

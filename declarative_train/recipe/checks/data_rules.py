@@ -26,7 +26,8 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Slice of a window's rows: of `columns`, from row `start` up to `stop`, which counts from the end."""
+    """Rows of a window that a tensor contains: from row `start` up to `stop` (counted from the end), of these
+    `columns`."""
 
     columns: tuple[str, ...]
     start: int
@@ -34,7 +35,7 @@ class _Sequence(NamedTuple):
 
 
 class _ScopeFrame(NamedTuple):
-    """Scope (the model or the inside of a block), with the block's node and the scope around it."""
+    """Graph (of the model or of a block), with the node of that block and the graph in which the node is."""
 
     scope: Scope
     node: BlockNode | None = None
@@ -82,8 +83,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer that sees the whole sequence of the target, on a path from the wire back to that sequence; None if
-    there is none."""
+    """Return a layer through which each position sees the whole sequence of the target, on a path from `wire` back to
+    that sequence; None if there is none."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -116,15 +117,15 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether the target has the same columns as `given`, shifted by one row (next-token prediction)."""
+    """Return whether the target has the same columns as `given`, one row later (next-token prediction)."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
 def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return which rows of which columns a wire of the model contains: a field, or a slice of one along its first
-    dimension; else None."""
+    """Return which rows of which columns a value of the model contains, if it is a field or a slice of one along the
+    first dimension; else None."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
@@ -195,8 +196,8 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer with results over height and width that a wire contains, changed only element by element; else
-    None."""
+    """Return the layer with results over height and width whose output, changed only element by element, is the value
+    at `wire`; else None."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):

@@ -45,7 +45,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, metric, mode) of each key that names a metric to watch."""
+    """Yield (path of the key, metric, `min` or `max`) for each key that names a metric to watch."""
     if draft.checkpoint is not None and draft.checkpoint.best is not None:
         best = draft.checkpoint.best
         yield "checkpoint.best.metric", best.metric, best.mode

@@ -84,16 +84,16 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
         reason = "only one checkpoint is written, at the end of the run"
         yield _idle(draft.span("checkpoint.keep"), "keep", reason, "`every: 1 epoch`")
-    if checkpoint is not None and not checkpoint.keep and checkpoint.every is not None and _stand_together(draft):
+    if checkpoint is not None and not checkpoint.keep and checkpoint.every is not None and _are_in_one_file(draft):
         yield _idle(draft.span("checkpoint.every"), "every", "`keep: 0` writes no checkpoint", "`keep: 1`")
     if checkpoint is not None and not checkpoint.keep and checkpoint.best is not None:
         place = draft.span.key("checkpoint.best")
         yield error("S009", place, "`best` keeps a checkpoint, but `keep: 0` writes none", "set `keep` to 1")
 
 
-def _stand_together(draft: Draft) -> bool:
-    """Return whether both keys are in the same file. `keep: 0` on the command line, or in a recipe with a base, may be
-    meant to switch off the `every` of the base."""
+def _are_in_one_file(draft: Draft) -> bool:
+    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. `keep: 0` on the command line, or
+    in a recipe with a base, may be meant to switch off the `every` of the base."""
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
@@ -131,7 +131,8 @@ def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnost
 
 
 def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of layers, one for each place in the recipe, however many copies are made of it."""
+    """Yield the diagnostics of keys without effect in layers, one for each place in the recipe, even if a `repeat`
+    makes many copies."""
     said: set[Span] = set()
     for node in _layers(scope):
         if node.params:

@@ -71,7 +71,8 @@ def implausible_weight_decay(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Yield every optimizer of the recipe with its path (None if it is set inside a block) and its place."""
+    """Yield (optimizer, path of its key, span) for every optimizer of the recipe. The path is None for one set inside a
+    block."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)

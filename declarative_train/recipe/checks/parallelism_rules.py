@@ -52,7 +52,7 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
-    """Return the error that the GPUs cannot be divided over the axes' sizes."""
+    """Return the error for a number of GPUs that is not divisible by the sizes of the axes."""
     sizes: dict[Axis, int] = {name: size for name, size in axes.sizes.items() if size != "all"}
     number, gpus = axes.multiply_sizes(), format_count(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
@@ -333,12 +333,12 @@ def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _sharding_key(draft: Draft) -> str | None:
-    """Return the key that shards the parameters, None if they are not sharded."""
+    """Return the key of the recipe that shards the parameters; None if they are not sharded."""
     return "parallelism.data.shard" if draft.axes is not None and draft.axes.is_sharded else None
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """Yield the optimizer of the run, and the optimizers set for single parameters, each with its place."""
+    """Yield (optimizer, span) for the optimizer of the run and those set for single parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:

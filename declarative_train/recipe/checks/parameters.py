@@ -53,7 +53,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
 
 
 def _ways(parameters: Sequence[str]) -> set[str]:
-    """Return the names of all parameters and of all nodes that have parameters."""
+    """Return the names of all parameters, and the paths of all nodes that contain them."""
     parts = [name.split(".") for name in parameters]
     return {".".join(way[:end]) for way in parts for end in range(1, len(way) + 1)}
 

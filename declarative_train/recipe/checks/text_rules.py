@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe. They get its tree of YAML nodes, not a draft.
+"""Rules about the text of a recipe. They get the tree of YAML nodes, not a draft.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """

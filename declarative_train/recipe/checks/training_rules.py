@@ -59,7 +59,7 @@ def _multiples(size: int, unit: int) -> list[int]:
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:
-    """Return the closest divisors of `number` below and above `wanted`."""
+    """Return the divisors of `number` that are closest to `wanted`, below and above."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     divisors = sorted({*small, *(number // divisor for divisor in small)})
     below = [divisor for divisor in divisors if divisor < wanted][-1:]

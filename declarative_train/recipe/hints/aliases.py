@@ -1,4 +1,4 @@
-"""Table from words of other frameworks to words of the recipe language, from which hints are made."""
+"""Table of words of other frameworks -> words of the recipe language, for hints."""
 
 from __future__ import annotations
 
@@ -392,8 +392,8 @@ _ENDS = ("", "loss", "score", "lr", "layer", "optimizer", "dataset")  # of class
 
 
 def type_here(name: str, known: Collection[str]) -> str | None:
-    """Return the `type` of the recipe language for a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`),
-    or None."""
+    """Return the component type in `known` that corresponds to a class of another framework (`nn.CrossEntropyLoss`,
+    `BatchNorm2d`), or None."""
     typed = letters(name.rpartition(".")[2])
     ours = {letters(each): each for each in known}
     for end in _ENDS:
@@ -411,7 +411,7 @@ def letters(name: str) -> str:
 
 
 def replace_word(span: Span, name: str, word: str) -> tuple[Fix, ...]:
-    """Return the edit that replaces another framework's word."""
+    """Return the edit that replaces `name`, a word of another framework, by `word`."""
     return (Fix(span, word, safe=_is_equal(name, word), replaces=name),)
 
 

@@ -1,4 +1,4 @@
-"""Hints for unknown keys: the section that has the key, or the key that another framework's word means."""
+"""Hints for unknown keys: the section that has the key, or the key that a word of another framework means."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line that names the section with this key; None if no section has it, or if it resembles `near`, a
-    key of its own section. It reads every optimizer, which is slow: only for errors."""
+    """Return a help line that names the sections with the key `name`; None if there are none, or if `name` is more
+    likely a misspelling of `near`. It reads every optimizer, which is slow, so call it only for errors."""
     from difflib import SequenceMatcher  # which only mistakes need
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
@@ -65,7 +65,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 
 def home_in_axes(name: str, near: str | None) -> str | None:
-    """Return a help line for an unknown key below `parallelism`, or None."""
+    """Return a help line for an unknown key inside `parallelism`, or None if there is nothing to suggest."""
     if name in ("mode", "type", "strategy"):
         return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
     if name == "data_parallel":

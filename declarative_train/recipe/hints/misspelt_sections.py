@@ -1,4 +1,4 @@
-"""Misspelt sections: an unknown top-level key is read as the section that it resembles, so that errors inside are
+"""Misspelt sections: an unknown top-level key is read as the section whose name it resembles, so that errors inside are
 reported in the same pass and the section is not reported as missing. The key itself is reported as unknown."""
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from declarative_train.source.node import Entry, Mapping, Scalar
 
 
 def with_meant_sections(root: Mapping) -> Mapping:
-    """Return `root` with each misspelt section under its right name, if its keys belong to that section."""
+    """Return `root` with each misspelt top-level key renamed to the section that it resembles, if the keys inside
+    belong to that section."""
     taken = {entry.name for entry in root}
     entries: list[Entry] = []
     for entry in root:
@@ -24,7 +25,7 @@ def with_meant_sections(root: Mapping) -> Mapping:
 
 
 def _is_of(section: str, entry: Entry) -> bool:
-    """Return whether at least half of the keys inside belong to the section."""
+    """Return whether at least half of the keys inside an entry are keys of the section."""
     if section not in SECTIONS or not isinstance(entry.value, Mapping):
         return False
     known = keys_of(section)
@@ -33,6 +34,6 @@ def _is_of(section: str, entry: Entry) -> bool:
 
 
 def is_misspelt(section: str, root: Mapping) -> bool:
-    """Return whether some unknown top-level key resembles the section's name."""
+    """Return whether an unknown top-level key resembles the name of this section."""
     unknown = (entry.name for entry in root if entry.name not in Top.model_fields)
     return any(nearest(name, Top.model_fields) == section for name in unknown)

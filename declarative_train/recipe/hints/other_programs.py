@@ -1,4 +1,4 @@
-"""Files that are not recipes, though they consist of keys and values: written by dtrain or by another program."""
+"""Recognition of YAML files that are not recipes, written by dtrain or by another program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site
 
 
 def foreign(root: Mapping) -> Diagnostic | None:
-    """Return a diagnostic that says what the file is; None if it may be a recipe."""
+    """Return a diagnostic that says what kind of file it is; None if it may be a recipe."""
     if not root.entries:
         return None
     keys = [entry.name for entry in root]
@@ -44,7 +44,7 @@ def foreign(root: Mapping) -> Diagnostic | None:
 
 
 def _is_known(key: str) -> bool:
-    """Return whether a word is a key of recipes, or has a hint."""
+    """Return whether a word is a key of recipes, or a word of another tool for which there is a hint."""
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for
@@ -62,7 +62,7 @@ def _is_near(key: str) -> bool:
 
 
 def _recipe_of(root: Mapping) -> str:
-    """Return the name of the recipe that a plan was compiled from, if the plan has it."""
+    """Return the name of the recipe from which a saved plan was compiled; "" if the plan does not have it."""
     texts = root.get("recipe")
     names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
     return names[0] if names else "referred to in it"

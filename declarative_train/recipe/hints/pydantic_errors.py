@@ -1,4 +1,4 @@
-"""Conversion of pydantic's errors to diagnostics, each at its own place and in the words of the recipe language."""
+"""Conversion of pydantic's errors to diagnostics, each at its own span and in the words of the recipe language."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Error of pydantic with its place in the recipe. `path`: keys from the mapping to the value. `union`, `branch`: if
-    the value may have several forms (a union), the path of that value and the form for which this error was raised;
-    `rest`: the path below."""
+    """Error of pydantic, located in the recipe. `path`: keys from the mapping to the value. If the value may have
+    several forms (a pydantic union), `union` is the path of the value and `branch` the form for which this error was
+    raised. `rest`: the remaining parts of pydantic's location."""
 
     error: Any
     node: Node
@@ -67,7 +67,7 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of `validate`. `where`: the name of the mapping in messages."""
+    """Arguments of `validate.validate` that the messages need. `where`: the name of the mapping in messages."""
 
     node: Mapping
     where: str
@@ -77,16 +77,16 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return diagnostics for pydantic's errors in a mapping. `kept`: its entries that pydantic got. `place`: where
-    missing keys are reported."""
+    """Return diagnostics for pydantic's errors about a mapping. `kept`: the entries that pydantic received. `place`:
+    span at which missing keys are reported."""
     problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors without those that follow from another one: missing keys that are present under a misspelt
-    name, lists that are too short only because an item is wrong, and a short form in addition to the long one, which
-    has its own rule."""
+    """Return the errors without those that only follow from another error: missing keys that are present under a
+    misspelt name, lists that are too short because an item is wrong, and a short form next to the long form, which a
+    rule reports."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -133,8 +133,8 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return one entry per error. If a value fits none of its possible forms, keep the errors of the form that fits
-    furthest, or all of them in a list if each fails at once."""
+    """Return one entry per mistake. If a value fits none of its possible forms, keep the errors of the form that fits
+    best; if all forms fail at once, put the errors of all of them into a list."""
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -250,7 +250,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the error of a value that has none of its possible forms; the message names them all."""
+    """Return the diagnostic for a value that has none of its possible forms; the message names the forms."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -286,7 +286,7 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """Return `min | max` for a key whose value is one of a few words, else ""."""
+    """Return `min | max` for a key whose value must be one of a few words, else ""."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
@@ -295,7 +295,7 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
 
 
 def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that are allowed at `path` below `model`."""
+    """Return the keys that are allowed at `path` inside `model`."""
     found = _models_at(model, path)
     if len(found) != 1:
         return sorted({name for each in found for name in recipe_keys(each)})
@@ -303,7 +303,7 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the models that the value at `path` below `model` may have."""
+    """Return the pydantic models that the value at `path` inside `model` may have."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
@@ -313,7 +313,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
 
 
 def _parse_words(expected: str) -> list[str]:
-    """Return the words in a list as pydantic writes it: "'a', 'b' or 'c'"."""
+    """Return the words in a text of pydantic: `'a', 'b' or 'c'` gives a, b, c."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
 

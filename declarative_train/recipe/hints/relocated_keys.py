@@ -1,4 +1,4 @@
-"""Hints for words of other tools that are written in another form or section here."""
+"""Hints for keys of other tools that have another form or another section in a recipe."""
 
 from __future__ import annotations
 
@@ -152,5 +152,6 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """Return the hint for a key, None if there is none. `where`: the name of its mapping in messages."""
+    """Return the hint for the unknown key `key`; None if there is none. `where`: name of the mapping with the key, as
+    in messages."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

@@ -1,4 +1,4 @@
-"""Hints for values of a wrong type if the right value is certain: words of YAML 1.1, missing or superfluous quotes."""
+"""Hints for values of a wrong type if the right value is certain: YAML 1.1 booleans, missing or superfluous quotes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """Return a hint for the value of `key`. `kind`: pydantic's name of the expected type."""
+    """Return a hint, or none, for the wrong value of `key`. `kind`: pydantic's name of the expected type."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
@@ -83,7 +83,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """Return a hint for a number that YAML reads as text: a percentage, a thousand separator or suffix, a formula."""
+    """Return a hint for a number that YAML reads as text: a percentage, a thousands separator, a suffix, a formula."""
     if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:

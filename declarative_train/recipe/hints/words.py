@@ -1,4 +1,4 @@
-"""Search for a word in the whole language: a key, a type, a function, or a word of another tool."""
+"""Search for a word in the whole recipe language: a key, a type, a function, or a word of another tool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MOST = 3  # places that are named for one key
 
 
 def find_word(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence on where the language has `word` or its equivalent; None if nothing is known. `names`: all
-    types."""
+    """Return a sentence about where the recipe language has `word` or an equivalent; None if it has neither. `names`:
+    all component types."""
     for each in dict.fromkeys((word, word.lower())):
         found = [said for said in (_as_type(each, names), _as_key(each), _elsewhere(each)) if said is not None]
         if found:
@@ -26,13 +26,15 @@ def find_word(word: str, names: Collection[str]) -> str | None:
 
 
 def _as_type(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence on the type that another library's class has here, or on a way to do without it."""
+    """Return a sentence about the type that corresponds to a class of another library, or about a way to do without it;
+    None if there is neither."""
     here, letters = aliases.type_here(word, names), aliases.letters(word)
     return f"its name here is `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
 
 
 def _as_key(word: str) -> str | None:
-    """Return a sentence on the sections that have a key, or on a function of expressions."""
+    """Return a sentence about the sections that have the key `word`, or the expression function `word`; None if there
+    are none."""
     places = paths_of(word)
     if not places:
         places = [name.rpartition(".")[2] for name, keys in _definitions().items() if word in keys]
@@ -44,12 +46,12 @@ def _as_key(word: str) -> str | None:
 
 @cache
 def _definitions() -> dict[str, frozenset[str]]:
-    """Return the keys of every mapping of the language, by the mapping's name in the schema."""
+    """Return the keys of every mapping of the recipe language, by the name of the mapping in the JSON schema."""
     return {name: frozenset(each.get("properties", ())) for name, each in schema()["$defs"].items()}
 
 
 def _elsewhere(word: str) -> str | None:
-    """Return a sentence on the equivalent of another tool's word."""
+    """Return a sentence about the equivalent of another tool's word; None if there is none."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"its name here is `{key}`, {rest}"

@@ -1,6 +1,7 @@
-"""Places of values and errors inside a block of the package, moved to the value of the recipe that caused them.
+"""Spans of values and errors inside a shipped block, moved to the value of the recipe that caused them.
 
-The user did not write the body of such a block: the place is the value of a param that the recipe gives.
+The user did not write the body of such a block, so a message points to the value that the recipe gives to the block's
+parameter.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return an error inside a block at a place of the recipe: the value of the param that the line inside the block
-    reads, if it is one and the node gives it, else the node's `type` (`at`). `fields`: the keys of the node."""
+    """Return an error inside a shipped block with a span in the recipe: the value that the node gives to the block
+    parameter that the line with the error reads, else the node's `type` (`at`). `fields`: the keys of the node."""
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem
@@ -37,14 +38,15 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return the places of a node's params by name, without places in the block's own file."""
+    """Return the spans of the values that a node gives to the parameters of a block, by name."""
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return `rendered` with values that a template took from one param at the place of that param."""
+    """Return `rendered`, in which each value that a template computed from one block parameter gets the span of that
+    parameter."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):
@@ -70,7 +72,7 @@ def _move(node: Node, span: Span) -> Node:
 
 
 def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
-    """Yield (dotted name, place) of every value in a mapping, nested ones included."""
+    """Yield (dotted name, span) of every value in a mapping, nested ones included."""
     for entry in fields:
         yield f"{prefix}{entry.name}", entry.value.span
         if isinstance(entry.value, Mapping):

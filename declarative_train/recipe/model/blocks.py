@@ -1,7 +1,7 @@
-"""Blocks: entries of `model.blocks` and files that come with the package, read into definitions that nodes can name.
+"""Blocks: entries of `model.blocks`, and files that dtrain ships, read into definitions that nodes can use as `type`.
 
-A file of the package has one block, in the form of an entry of `model.blocks`. It may have blocks of its own
-(`blocks:`) that only it can use. A user's block can use all blocks of its recipe and of the package.
+A shipped file has one block, in the form of an entry of `model.blocks`. It may define blocks of its own (`blocks:`)
+that only it can use. A block in a recipe can use all other blocks of the recipe and all shipped blocks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockDefinition:
-    """Definition of a block. `outputs`: name -> reference to a node inside, the first is the default. `blocks`: those
-    that only its nodes can name. `parameters`: settings of parameters, with selectors that start at the block."""
+    """Definition of a block. `outputs`: name -> reference to a node inside; the first one is the default. `blocks`:
+    definitions that only the nodes of this block can use. `parameters`: settings of parameters, whose selectors start
+    at the block."""
 
     name: str
     span: Span  # of the name
@@ -54,7 +55,8 @@ class BlockDefinition:
 def read_blocks(
     node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
 ) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
-    """Return every declared block, None for one with errors. `taken`: types that exist already -> their description."""
+    """Return every block declared in `node`, None for one with errors. `taken`: types that exist already -> their
+    description."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -116,8 +118,8 @@ def read_block(
 def _with_params(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """Return the nodes of a block with `params: [norm, groups]` expanded to `norm: "{{ params.norm }}"` for each key
-    that a node does not give."""
+    """Return the nodes of a block, in which `params: [norm, groups]` of a node is expanded to `norm: "{{ params.norm
+    }}"` and so on, for each key that the node does not have."""
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics
@@ -146,7 +148,7 @@ def _with_params(
 
 
 def _find_unused(block: str, node: Mapping) -> Iterator[Diagnostic]:
-    """Yield the params of a block without errors that no template inside reads."""
+    """Yield a diagnostic for each parameter of a block that no template inside reads."""
     params = node.get("params")
     texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
     if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
@@ -222,7 +224,7 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
 
 @cache
 def _files() -> dict[str, Path]:
-    """Return the files of the shipped blocks, and of those that packs bring, by name. Raises PackError."""
+    """Return the files of the shipped blocks, including those of packs, by the name of the block. Raises PackError."""
     found = {path.stem: path for path in _FOLDER.glob("*.yaml")}
     for pack, its in ((name, pack.blocks) for name, pack in find_packs().items() if pack.blocks):
         for path in find_folder(its).glob("*.yaml"):
@@ -240,7 +242,7 @@ def list_shipped() -> tuple[str, ...]:
 
 @cache
 def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
-    """Return a block of the package by its type, and errors; each is read once."""
+    """Return the shipped block with this name, None if it has errors, and the errors. Each block is read once."""
     file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:
@@ -255,7 +257,7 @@ def read_shipped_file(name: str) -> SourceFile:
 
 
 class TypeLibrary:
-    """Types that a node can name: layers, the recipe's blocks, the package's blocks."""
+    """Types that a node can have: layers, the blocks of the recipe and the shipped blocks."""
 
     def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:
         self.layers = layers
@@ -267,8 +269,8 @@ class TypeLibrary:
         """Files of the shipped blocks that were used, by name."""
 
     def find(self, name: str, inside: BlockDefinition | None) -> type[Layer] | BlockDefinition | None:
-        """Return the type with this name for a node inside the block `inside` (None: of the model itself); None if
-        there is none, or it has errors."""
+        """Return the layer or block with this name for a node inside the block `inside` (None: in the model itself);
+        None if there is none, or it has errors."""
         if name in self.layers:
             return self.layers[name]
         family = inside.blocks if inside is not None and inside.file is not None else self._blocks
@@ -283,13 +285,13 @@ class TypeLibrary:
         return block
 
     def is_broken(self, name: str) -> bool:
-        """Return whether the block exists but has errors, which are reported already."""
+        """Return whether a block with this name exists but has errors, which are reported already."""
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 
     def types(self) -> list[str]:
-        """Return all types that a node of the recipe can name."""
+        """Return the names of all types that a node of the recipe can have."""
         return [*self.layers, *self._blocks, *self._shipped, REUSE]
 
     def own(self) -> set[str]:
-        """Return the types that the recipe and its plugins define."""
+        """Return the names of the types that the recipe and its plugins define."""
         return {*self._blocks, *(self.layers.keys() - LAYERS.keys())}

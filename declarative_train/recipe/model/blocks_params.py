@@ -1,4 +1,5 @@
-"""Params of blocks: their declarations, and the values that a node gives, checked, for the block's templates."""
+"""Parameters of blocks ("params"): their declarations, and the checked values that a node gives them, for the templates
+of the block."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _WORDS: dict[str, str] = {
 
 
 class ParamSpec(BaseModel):
-    """Declaration of a param in the long form: `{type: int, min: 1}`."""
+    """Declaration of a block parameter in the long form: `{type: int, min: 1}`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -53,8 +54,8 @@ class ParamSpec(BaseModel):
 
 
 class Param(NamedTuple):
-    """Declared param. `kind`: its type; None: any (its default is a template). `default`: None if the param is
-    required; a null if it is optional."""
+    """Declared block parameter. `kind`: its type; None: any (its default is a template). `default`: None if the
+    parameter is required; a YAML null if it is optional."""
 
     name: str
     kind: Kind | None
@@ -70,7 +71,7 @@ class Param(NamedTuple):
 
 
 def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
-    """Return the declarations under `params`, by name."""
+    """Return the declarations under `params` of a block, by name."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -114,7 +115,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
 
 
 def _kind(node: Node) -> Kind | None:
-    """Return the type that a default value has."""
+    """Return the type that a default value implies; None if it does not imply one."""
     if isinstance(node, Sequence):
         return "list"
     if isinstance(node, Mapping):
@@ -135,8 +136,9 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return the params' values for the block's templates. `given`: the node's own keys, rendered. `present`: all its
-    keys. `at`: where missing params are reported. Defaults may be templates that read earlier params."""
+    """Return the values of the block parameters for the block's templates; None if there are errors. `given`: the
+    node's own keys, rendered. `present`: names of all its keys. `at`: span at which missing parameters are reported. A
+    default may be a template that reads earlier parameters."""
     diagnostics = [
         unknown_key(
             entry.key.span,
@@ -168,7 +170,7 @@ def bind_params(
 
 
 def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """Return a value after checking it against its declaration, and errors."""
+    """Return a value as plain data, and errors if it does not fit the declaration of the parameter."""
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
         return value, []

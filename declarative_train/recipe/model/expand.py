@@ -1,7 +1,8 @@
-"""Expansion: the merged `model` of a recipe -> the tree of nodes, with blocks, copies, templates and wires resolved.
+"""Expansion: the merged section `model` -> the tree of nodes, with blocks, copies, templates and references resolved.
 
-A block that is used several times with the same params is expanded once; paths are set at the end. Templates of the
-main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (decisions, Q4 and Q20).
+A block that is used several times with the same parameters is expanded once; paths are set at the end. Templates of the
+main graph can read `vars` and `env`, those of a block the block's `params`, and both `index` under a `repeat`
+(docs/decisions.md, Q4 and Q20).
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """Expanded model. `rules`: the `parameters` of its blocks, inner blocks first. `files`: the package's blocks that
-    it uses."""
+    """Expanded model. `rules`: entries `parameters` of the blocks that are used, inner blocks first. `files`: the
+    shipped blocks that are used."""
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -63,8 +64,8 @@ class Expanded(NamedTuple):
     wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
-        """Return the wire for a reference of the objective (`kl`, `lstm.hidden`, `layers.3`): the name of a field, or
-        `node:output`."""
+        """Return the wire (the name of a field, or `node:output`) for a reference of the objective such as `kl`,
+        `lstm.hidden` or `layers.3`."""
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
@@ -82,12 +83,13 @@ def expand(
     paths: Paths = _NO_FILES,
     field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
-    """Return the expanded model, or None and all errors of its graph and blocks. (The section itself reports a `graph`
-    that is missing or not a mapping.)
+    """Return the expanded model, or None and all errors of its graph and blocks. (A `graph` that is missing or not a
+    mapping is reported when the section is read.)
 
-    `fields`: the fields of the data; if it is a mapping to their places, unused ones are reported. `field_outputs`: the
-    outputs of fields that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where it
-    says so: the outputs of the model; None if it could not be read, and then no node is reported as unused.
+    `fields`: names of the fields of the data; if it is a mapping to their spans, unused ones are reported.
+    `field_outputs`: outputs of fields that have several. `names`: `vars` and `env`. `objective`: (reference, span) of
+    each tensor that the objective reads, which are the outputs of the model; None if it could not be read, and then no
+    node is reported as unused.
     """
     library = TypeLibrary(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -114,7 +116,8 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the nodes that the objective reads, and an error for each other reference (None if it was reported)."""
+    """Return the references to nodes that the objective reads, by name, and an error for each wrong reference (None if
+    it is reported already)."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -131,7 +134,7 @@ def _outputs(
 
 
 class _GraphFrame(NamedTuple):
-    """Graph to expand. `chain`: the blocks around it, outermost first."""
+    """Graph to expand, with its surroundings. `chain`: names of the blocks around it, outermost first."""
 
     graph: Mapping
     around: Surroundings
@@ -145,7 +148,7 @@ class _GraphFrame(NamedTuple):
 
 
 class _Expander:
-    """Expansion of one model. It collects each diagnostic once, and reuses blocks that are expanded already."""
+    """Expansion of one model. Each diagnostic is collected once, and blocks that are expanded already are reused."""
 
     def __init__(self, library: TypeLibrary, templates: Templates, paths: Paths) -> None:
         self._paths = paths
@@ -162,7 +165,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _say(self, found: Iterable[Diagnostic]) -> bool:
-        """Add diagnostics; return whether one of them is an error."""
+        """Collect diagnostics; return whether one of them is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -184,8 +187,8 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """Return the expanded scope (the nodes of the model or of a block); None if it has an error. `used`: the nodes
-        that are read from outside, None if unknown."""
+        """Return the expanded graph of the model or of a block; None if it has an error. `used`: names of the nodes
+        that are read from outside; None if unknown."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -225,7 +228,7 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """Yield the node that an entry of the graph makes, or all its copies; None as the last after an error."""
+        """Yield the node for an entry of the graph, or all copies of it; yield None last if there was an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -296,7 +299,7 @@ class _Expander:
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the expanded inside of the block that a node names."""
+        """Return the expanded graph of the block that a node has as `type`."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}
@@ -359,8 +362,8 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Yield an error for each input of a block that neither a node (even if switched off) nor an output reads; none
-        if a node has errors."""
+        """Yield an error for each input of a block that neither an output nor a node, even a switched-off one, reads;
+        nothing if a node has errors."""
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
         read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
@@ -369,8 +372,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Check that a block that is called again (`reuse`) gets the same inputs as the first time: they decide what is
-        inside."""
+        """Report a `reuse` node that calls a block with other inputs connected than the first call: the inputs decide
+        what the block contains."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
@@ -382,9 +385,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return which output of the copy before each input of a copy in a `repeat` reads, by input. The first input reads
-    the output of the same name, else the first output; each other input reads an output of its own name, if there is
-    one."""
+    """Return how copies of a `repeat` are connected: input of a copy -> output of the copy before. The first input
+    reads the output of the same name, else the first output; another input reads the output of its own name, if there
+    is one."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -1,4 +1,4 @@
-"""Paths of the nodes of an expanded model, from its root; the settings in its blocks; and its units (repeated
+"""Paths of the nodes of an expanded model from the root, settings of parameters in its blocks, and its units (repeated
 blocks)."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return the scope with node paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks
-    first."""
+    """Return the graph with the path `prefix` + name set in every node, and the `parameters` of its blocks, inner
+    blocks first."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:
@@ -33,8 +33,8 @@ def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tu
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:
-    """Return the paths of the units: the copies of the outermost `repeat`s, inside blocks too; without any, the
-    top-level layers and blocks."""
+    """Return the paths of the units, which are sharded and compiled one by one: the copies of the outermost `repeat`s,
+    also inside blocks; if there are none, the top-level layers and blocks."""
     copies = tuple(_copies(scope))
     return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
 

@@ -1,4 +1,5 @@
-"""Checks of nodes in a fragment, a file that other recipes merge, which may have the fields, blocks and other nodes."""
+"""Checks of nodes in a fragment: a file that other recipes merge, which may define the fields, blocks and other nodes
+that it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from declarative_train.source.node import Mapping, Scalar, is_open
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
-    """Check the keys of every layer. Wires and blocks are checked in the recipe that uses the fragment."""
+    """Return diagnostics for the keys of every layer. References and blocks are checked in the recipe that uses the
+    fragment."""
     found: list[Diagnostic] = []
     for node in _nodes(model):
         kind = node.get("type")

@@ -1,6 +1,6 @@
-"""Warnings for nodes that read another node than in the base, because the derived recipe changed the node above them.
+"""Warnings for nodes whose default input changed, because the derived recipe added or removed the node above.
 
-The merged text says so (decisions, Q3), but it is probably not what the user means, so both places are reported.
+The merged recipe is valid (docs/decisions.md, Q3), but probably not what the user means, so both places are reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the place of a node's name; if a later file removed the node, that of the removed value."""
+    """Return the span of the name of a node; if a later file removed the node, that of the removed value."""
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

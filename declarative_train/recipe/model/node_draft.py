@@ -1,5 +1,4 @@
-"""Drafts of nodes: an entry of a graph, read as type, inputs and outputs. What references point to is resolved
-later."""
+"""Drafts of nodes: the type, inputs and outputs of an entry of a graph, before references are resolved."""
 
 from __future__ import annotations
 
@@ -49,8 +48,8 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Draft of a node: its name, its entry, its inputs (`ports`) and outputs. `is_off`: its `when` is false, so that
-    references to it mean its first input."""
+    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `is_off`: `when` is false,
+    so a reference to the node means the node's first input."""
 
     name: str
     entry: Entry
@@ -62,8 +61,7 @@ class _Draft:
 
 @dataclass(slots=True, kw_only=True)
 class BrokenDraft(_Draft):
-    """Draft of a node whose errors are reported; nothing more is reported about it. `wanted`: the inputs that it asks
-    for, None if unknown."""
+    """Draft of a node with errors that are reported already. `wanted`: references to its inputs; None if unknown."""
 
     wanted: RequestedInputs | None = None
 
@@ -75,11 +73,11 @@ class ExpressionDraft(_Draft):
 
     @property
     def edges(self) -> dict[str, Edge | None]:
-        """References in the expression by name, each with its place in the text."""
+        """References in the expression: name -> reference with its span; None if the name is not a valid reference."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
     def place_of(self, text: str) -> Span:
-        """Return the place where a name first occurs in the expression."""
+        """Return the span where a name first occurs in the expression."""
         return self._place(next(name for name in self.expression.names if name.text == text))
 
     def _place(self, name: TypedName) -> Span:
@@ -88,8 +86,8 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """Draft of a node with a `type`. `fields`: the keys of that type, not rendered yet, because each copy renders them
-    with its own `index`."""
+    """Draft of a node with a `type`. `fields`: the keys of that type, not rendered, because each copy of a `repeat`
+    renders them with its own `index`."""
 
     type_name: str
     type_span: Span
@@ -98,7 +96,7 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """Keys that every node may have, as written."""
+        """Entries of the node that every type of node may have (`input`, `repeat`, `when`, ...)."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
@@ -115,8 +113,8 @@ class BlockDraft(_TypedDraft):
 
 @dataclass(slots=True, kw_only=True)
 class ReuseDraft(_TypedDraft):
-    """Draft of a `reuse` node. `target`: the node that it calls again, as written; `called`: that node, when it is
-    known."""
+    """Draft of a `reuse` node, which calls another node again. `target`: reference to that node as written; `called`:
+    its draft, once it is resolved."""
 
     target: Edge
     called: LayerDraft | BlockDraft | None = None
@@ -127,20 +125,21 @@ NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
 def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """Return the draft of the layer or block that a node is, or that it calls again."""
+    """Return the draft if it is a layer or block; for a `reuse` node, the draft of the node that it calls again; else
+    None."""
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
 
 
 def counts_only(draft: NodeDraft) -> bool:
-    """Return whether a node uses only the number of samples of its input, not the values."""
+    """Return whether a node uses only the number of samples of its input and not the values."""
     called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 
 
 class EntryReader:
-    """Reader of the entries of a `graph`. `found`: the diagnostics. `names`: the names that templates may use, except
-    `index`."""
+    """Reader of the entries of a `graph`. `found`: the diagnostics. `names`: the variables that templates may use,
+    except `index`."""
 
     def __init__(
         self,
@@ -258,7 +257,7 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """Return the reference of a `reuse` node."""
+        """Return the reference in a `reuse` node to the node that it calls again; None if it is missing or wrong."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
         present = {entry.name for entry in node if entry.name != "type"}
         self.found += [

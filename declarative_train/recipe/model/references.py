@@ -1,4 +1,5 @@
-"""References: the names in `input` and `inputs` of a node, and which input (port) of the node each one goes to."""
+"""References: the names in `input` and `inputs` of a node, and the input (port) of the node to which each is
+connected."""
 
 from __future__ import annotations
 
@@ -24,14 +25,16 @@ _REFERENCE = re.compile(
 
 
 def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagnostic | None:
-    """Return the error of a name that the recipe gives to something (`what`: "a node"), or None."""
+    """Return the error for a name in the recipe that is not valid, or None. `what`: the thing that is named ("a
+    node")."""
     if not isinstance(key.value, str) or not is_name(key.text):
         return bad_name(key.span, key.text, what)
     return reserved_name(key.span, key.text, what) if key.text in reserved else None
 
 
 class Edge(NamedTuple):
-    """Reference as written: `node[.copy][.output]`. `is_default`: nothing is written, so it means the node above."""
+    """Reference as written: `node[.copy][.output]`. `is_default`: nothing is written, so the reference is the node
+    above."""
 
     name: str
     copy: int | None
@@ -43,7 +46,7 @@ class Edge(NamedTuple):
 
 
 def read_reference(text: str, span: Span) -> Edge | None:
-    """Return a text as a reference; None if it does not have that form."""
+    """Return the reference in a text; None if the text does not have that form."""
     match = _REFERENCE.fullmatch(text)
     if match is None or (match["copy"] and len(match["copy"]) > 9):
         return None
@@ -52,7 +55,8 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """Inputs that a node asks for: a list in order (`listed`), or by name (`named`); nothing if both are empty."""
+    """References in `input` and `inputs` of a node: as a list (`listed`) or by name (`named`). Both are empty if
+    nothing is written."""
 
     listed: tuple[Edge | None, ...] = ()
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
@@ -64,8 +68,8 @@ class RequestedInputs(NamedTuple):
 
 
 def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
-    """Return the rendered `input` and `inputs` of a node, and errors; None in place of a reference whose error is
-    reported."""
+    """Return the references in `input` and `inputs` of a node, after rendering, and errors; None in place of a
+    reference with an error."""
     one, many = node.entry("input"), node.entry("inputs")
     if one is not None and many is not None:
         return RequestedInputs((None,)), [input_and_inputs(many.key.span, one.key.span)]
@@ -117,7 +121,7 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
 
 
 def no_reference(text: str, span: Span) -> Diagnostic:
-    """Return the error of a text that is not a reference."""
+    """Return the error for a text that is not a reference."""
     looks_computed = any(sign in text for sign in "+-*/[(<>=&|~@ ")
     hint = f"make the expression a node, `NAME: {text}`, and refer to it" if looks_computed else None
     if read_reference(text.lower(), span) is not None:
@@ -128,9 +132,9 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return the reference for each input of a node that has one; inputs of a variadic port are called `NAME.0`,
-    `NAME.1`, ... `above`: the node above, which fills the first input if nothing else does. Inputs without a reference
-    are left out (`open_required` returns those that need one)."""
+    """Return the reference for each connected input of a node, by name; inputs of a variadic port are called `NAME.0`,
+    `NAME.1`, ... `above`: the node above, to which the first input is connected if nothing is written. See
+    `open_required` for required inputs that are not connected."""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):
@@ -165,15 +169,15 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input of a node, None if it has none. There a node without `input` reads the node
-    above, and a copy of a `repeat` the copy before."""
+    """Return the name of the first input of a node, None if the node has no inputs. If nothing is written, this input
+    reads the node above; in a copy of a `repeat`, the copy before."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name
 
 
 def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> list[Port]:
-    """Return the inputs that need a reference and have none."""
+    """Return the required inputs that have no reference."""
     return [
         port for port in ports if not port.optional and (f"{port.name}.0" if port.variadic else port.name) not in bound
     ]

@@ -1,7 +1,7 @@
-"""Selectors of `model.parameters`, which choose parameters by name, and their settings.
+"""Selectors of `model.parameters`, which choose parameters by name, and the settings of each.
 
-A selector without a dot is a name at any depth and everything below it (as in .gitignore); with a dot it starts at the
-root. `*` stands for any part of one name, `{0..7}` for numbers, `{a,b}` for either. Later entries win key by key.
+A selector without a dot is a name at any depth, with everything below it (as in .gitignore); with a dot it starts at
+the root. `*` matches any part of one name, `{0..7}` numbers, `{a,b}` either. Later entries win key by key.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """Compiled selector. In a match, group `body` is what the selector names, group `below` the rest of the parameter's
-    name."""
+    """Selector as a regular expression. In a match, the group `body` is the part that the selector names, the group
+    `below` the rest of the parameter's name."""
 
     form: re.Pattern[str]
 
@@ -45,7 +45,7 @@ class Pattern(NamedTuple):
 
 
 def compile_selector(text: str) -> Pattern:
-    """Return a selector compiled. Raises ValueError with the expected form."""
+    """Return a selector as a regular expression. Raises ValueError with the expected form."""
     parts = _PART.findall(text)
     if not text or ".".join(parts) != text:
         raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
@@ -55,7 +55,7 @@ def compile_selector(text: str) -> Pattern:
 
 
 def _part(text: str) -> str:
-    """Return one part of a selector (between dots) as a regular expression."""
+    """Return one part of a selector, between dots, as a regular expression."""
     out = ""
     for piece in re.split(r"(\{[^{}]*\})", text):
         if piece.startswith("{"):
@@ -84,8 +84,8 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """Entry of `model.parameters`: a selector and its settings. `prefix`: the path of the block that has the entry, ""
-    for the recipe's own."""
+    """Entry of `model.parameters`: a selector and settings. `prefix`: path of the block whose definition has the entry;
+    "" for an entry of the recipe itself."""
 
     selector: str
     span: Span
@@ -101,7 +101,7 @@ class ParameterRule(NamedTuple):
     paths: Paths | None = None
 
     def match(self, name: str) -> ParameterSettings | None:
-        """Return the settings for a parameter; None if the selector does not match its name."""
+        """Return the settings for the parameter `name`; None if the selector does not match it."""
         place = self._place(name)
         if place is None:
             return None
@@ -109,8 +109,8 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors in the settings of these parameters. Settings with `index` can only be checked with a
-        parameter's name."""
+        """Return the errors in the settings for these parameters. Settings with `index` can only be checked for a given
+        parameter."""
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}
@@ -143,8 +143,8 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Return the entries of a `parameters` mapping, and errors. `names`: what its templates may read (vars and env; in
-    a block params)."""
+    """Return the entries of a mapping `parameters`, and errors. `names`: variables for templates (vars and env; in a
+    block its params)."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []
@@ -208,8 +208,8 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return which copy of a `repeat` a parameter belongs to, for settings with `index`: the last number that the
-    selector names, else the one directly after."""
+    """Return the number of the `repeat` copy to which a matched parameter belongs, for settings with `index`: the last
+    number that the selector matches, else the number directly after; None if there is none."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
@@ -217,7 +217,7 @@ def _index(place: re.Match[str]) -> int | None:
 
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
-    """Return the settings of a parameter by all entries; later entries win key by key."""
+    """Return the settings that all entries together give to the parameter `name`; later entries win key by key."""
     settings: ParameterSettings | None = None
     for rule in rules:
         found = rule.match(name)
@@ -228,7 +228,8 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
     """Yield an error for each entry that matches no parameter, and errors of settings with `index`. `names`: all
-    parameters. A block that is used several times has each entry several times: one match is enough."""
+    parameters. A block that is used several times has the same entry several times; one match of one of them is
+    enough."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

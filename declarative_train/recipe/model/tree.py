@@ -1,6 +1,7 @@
-"""Model of a recipe with blocks expanded, copies made, templates rendered and wires resolved; shapes are not yet known.
+"""Model of a recipe with blocks expanded, copies made, templates rendered and references resolved; shapes are not yet
+known.
 
-Wires are written as in `graph/graph.py`: `name` for an input of the scope, `node:output` for a node's output.
+A wire names a value, as in `graph/graph.py`: `name` is an input of the graph, `node:output` an output of a node.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ _PASSING = VIEWS | {"float"}
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Node of any kind. `name`: in its scope (`layers.0`); `path`: from the root (`gpt.layers.0`). `span`: the place of
-    the whole entry; `key_span`: of its name; `input_spans`: of the reference for each input."""
+    """Node of any kind. `name`: within its graph (`layers.0`); `path`: from the root (`gpt.layers.0`). `span`: of the
+    whole entry; `key_span`: of its name; `input_spans`: of the reference for each input."""
 
     name: str
     path: str
@@ -34,8 +35,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer. `params`: in a block of the package, the keys whose values come from a param that the recipe gives, with
-    that param's name."""
+    """Layer in a graph. `params`: only in a shipped block: keys whose values come from block parameters that the recipe
+    sets, with the names of these parameters."""
 
     layer: Layer
     field_spans: Mapping[str, Span]
@@ -44,19 +45,20 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """Tensor expression. `inputs`: each name in it as written (`mu`, `lstm.hidden`) -> wire. `scalar`: the text as
-    written (or rendered)."""
+    """Tensor expression in a graph. `inputs`: each name in it as written (`mu`, `lstm.hidden`) -> wire. `scalar`: the
+    text, as written or rendered."""
 
     expression: Expression
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Return the place of a part of the expression; if it was rendered by a template, that of the whole."""
+        """Return the span of a part of the expression; if the text was rendered from a template, the span of the whole
+        text."""
         return self.scalar.place(offset, length)
 
 
 class PublishedError(ValueError):
-    """Error: files of a published model cannot be used, in one line. `hint`: a fix."""
+    """Error: the files of a published model cannot be used. The message is one line. `hint`: how to fix it."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -64,7 +66,7 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model that gave a node its sizes: its folder and its config; None if there is none."""
+    """Published model from which a node has its sizes: its folder and its configuration, each None if there is none."""
 
     folder: str | None = None
     config: dict[str, object] | None = None
@@ -72,7 +74,8 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """Block with its own graph. `params`: values of a shipped one. `published` is set if published models match it."""
+    """Block in a graph, with a graph of its own (`scope`). `params`: values of the parameters of a shipped block.
+    `published`: set if published models have the structure of the block."""
 
     block: str
     scope: "Scope"
@@ -82,7 +85,8 @@ class BlockNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ReuseNode(_Node):
-    """Second call of a node. `target`: the node of the same scope that is called again."""
+    """Second call of a node with the same parameters. `target`: name of the node in the same graph that is called
+    again."""
 
     target: str
 
@@ -91,7 +95,7 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return what a node computes as an expression over its `inputs`; None for a layer that has no equivalent
+    """Return the computation of a node as an expression of its `inputs`; None for a layer that has no equivalent
     expression."""
     if isinstance(node, ExpressionNode):
         return node.expression.root
@@ -101,10 +105,10 @@ def term_of(node: ModelNode) -> Term | None:
 
 
 class Scope(NamedTuple):
-    """Nodes of the model, or of a block, in an order in which each follows all nodes that it reads.
+    """Graph of the model, or of a block: nodes in an order in which each follows the nodes that it reads.
 
-    `inputs`: of the model, the fields that nodes read; of a block, its inputs without optional ones that get nothing.
-    `units`: the copies of the outermost `repeat`s, else the top-level layers and blocks (decisions, Q36).
+    `inputs`: of the model, the fields that nodes read; of a block, its connected inputs. `units`: paths of the copies
+    of the outermost `repeat`s, else of the top-level layers and blocks (docs/decisions.md, Q36).
     """
 
     inputs: tuple[str, ...]
@@ -114,11 +118,11 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Settings in a block's `parameters`, for one node of that block.
+    """Entries `parameters` in the definition of a block, for one node with that block as type.
 
-    `prefix`: the path of the node. `entries`: the mapping as written; its templates may read `names` (params) and, if a
-    selector passes a `repeat`, `index`. `may_miss`: selectors may match nothing, as in a block of the package, whose
-    params can remove parameters.
+    `prefix`: path of the node. `entries`: the mapping as written; its templates may read `names` (the block's
+    parameters) and, if a selector passes through a `repeat`, `index`. `may_miss`: selectors may match nothing, as in a
+    shipped block, whose parameters can make parts of the model absent.
     """
 
     prefix: str
@@ -128,12 +132,12 @@ class BlockRules(NamedTuple):
 
 
 def num_nodes(scope: Scope) -> int:
-    """Return the number of layers and expressions, those inside blocks included."""
+    """Return the number of layers and expressions in a graph, those inside blocks included."""
     return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the scope's inputs that these nodes depend on. A name that is not a node's counts as an input."""
+    """Return the inputs of a graph on which the nodes `names` depend. A name that is not a node counts as an input."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:
@@ -144,8 +148,9 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
-    """Return what computes a wire's values: the type of a layer, or the last function of an expression, inside blocks
-    too. Slices and expressions that only pass values on are skipped."""
+    """Return the operation that computes the value at a wire: the type of a layer, or the last function of an
+    expression, also inside blocks. Slices and expressions that only pass values on are skipped. None if there is no
+    operation."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

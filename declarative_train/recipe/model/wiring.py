@@ -1,6 +1,6 @@
-"""Wiring of one graph: which node reads which (wires), an order of the nodes, and diagnostics of unused nodes.
+"""Wiring of one graph: which node reads which, an order of the nodes, and diagnostics of unused nodes.
 
-A wire is `name` for an input of the scope and `node:output` for a node's output (`layers.3:output` for a copy).
+A wire names a value: `name` is an input of the graph, `node:output` an output of a node (`layers.3:output` of a copy).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from declarative_train.recipe.model.tree import Wire
 
 
 class Surroundings(NamedTuple):
-    """Names that the nodes of a graph can refer to in addition to each other.
+    """Names that the nodes of a graph can refer to in addition to other nodes.
 
-    `inputs`: the fields of the data, or the inputs of the block. `open_inputs`: those that the block's node does not
-    connect. `block`: the block's name, "" for the model. `field_outputs`: the outputs of fields that have several.
+    `inputs`: fields of the data, or inputs of the block. `open_inputs`: inputs of the block that are not connected.
+    `block`: name of the block, "" for the model. `field_outputs`: outputs of fields that have several.
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +58,7 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Names of inputs, and of their further outputs as `NAME.OUTPUT`."""
+        """Names of the inputs, and of further outputs of fields as `NAME.OUTPUT`."""
         return tuple(
             wire
             for name in self.inputs
@@ -67,8 +67,8 @@ class Surroundings(NamedTuple):
 
 
 class Wiring:
-    """Wires of one graph. `diagnostics`: all errors. `order`: the nodes in an order in which each follows those that it
-    reads (the order of the text, if they form a cycle)."""
+    """Connections between the nodes of one graph. `diagnostics`: all errors. `order`: the nodes in an order in which
+    each follows the nodes that it reads (the order of the text, if there is a cycle)."""
 
     def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: TypeLibrary) -> None:
         self.around = around
@@ -180,8 +180,8 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
 
     def _samples(self) -> Edge | None:
-        """Return a reference from which the number of samples can be taken, for a node that needs nothing else: the
-        block's first input, or the first field that a layer or block reads."""
+        """Return a reference for a node that needs only the number of samples: the first input of the block, or the
+        first field that a layer or block reads. None if there is no input."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -215,7 +215,8 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check one reference and record its reader; return False if it leads nowhere."""
+        """Check the reference `edge` of a node and record that the node reads it; return False if nothing can be read
+        there."""
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
             self.diagnostics.append(problem)
@@ -229,8 +230,8 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Check the use of an optional input that is not connected: only optional inputs (or nodes that are switched
-        off) may read it."""
+        """Return whether a node may read an input of the block that is not connected: only an optional input, or a
+        switched-off node, may. Otherwise report it."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -238,7 +239,7 @@ class Wiring:
         return False
 
     def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
-        """Return the error of a reference, or None."""
+        """Return the error of a reference, or None if it is correct."""
         if edge.name in self.around.inputs and edge.name not in self.drafts:
             outputs = self.around.field_outputs.get(edge.name, ())
             if edge.copy is None and not edge.below and edge.output in (None, *outputs):
@@ -293,7 +294,7 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire that a correct reference means; None for an optional input that is not connected."""
+        """Return the wire for a correct reference; None for an optional input of the block that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -342,8 +343,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _after_what_they_call(self) -> dict[str, list[str]]:
-        """Return, for each node, the nodes that must come before it: those that it reads and, for a `reuse`, the node
-        that it calls again, unless that one depends on it."""
+        """Return, for each node, the nodes that must come before it: those that it reads and, for a `reuse` node, the
+        node that it calls again, unless this node depends on the `reuse` node."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
@@ -362,8 +363,8 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the nodes that no node in `used` depends on, and diagnostics about them. There is none for a node that
-        only a switched-off node would read: another copy uses it."""
+        """Return the names of the nodes on which none of the nodes `used` depends, and diagnostics about them; no
+        diagnostic for a node that a switched-off node reads, because another copy uses it."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

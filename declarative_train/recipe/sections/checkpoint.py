@@ -9,7 +9,7 @@ from declarative_train.recipe.sections.section import Section
 
 
 class Best(Section):
-    """The best checkpoint; it is kept in addition to the last ones."""
+    """The best checkpoint by a metric, which is kept in addition to the last ones."""
 
     metric: str
     """Metric to compare: `<set>/loss` or `<set>/<metric>`, such as validation/accuracy."""

@@ -1,4 +1,4 @@
-"""Section `data`: a source is a table; fields are the named tensors of a sample; sets are parts of its rows."""
+"""Section `data`: a source gives a table, fields are the named tensors of a sample, sets are parts of the rows."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ class Window(Section):
 
 
 class DataSection(Section):
-    """A source of rows, the fields made from its columns, and the sets of its rows."""
+    """The source of rows, the fields made from its columns, and the sets of its rows."""
 
     source: Dataset
     """The source of the rows, by its `type`."""

@@ -1,4 +1,4 @@
-"""Section `evaluation`: when, and on which sets."""
+"""Section `evaluation`: when the model is evaluated, and on which sets."""
 
 from typing import Annotated, Literal
 

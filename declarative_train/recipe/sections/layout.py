@@ -1,4 +1,4 @@
-"""Section `layout`: the devices."""
+"""Section `layout`: the devices and nodes of a run."""
 
 from typing import Annotated, Any, Literal
 
@@ -57,7 +57,7 @@ class Layout(Section):
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes, the largest of a range."""
+        """Number of nodes; for a range such as `1..4`, its upper end."""
         return int(self.nodes.partition("..")[2]) if isinstance(self.nodes, str) else self.nodes or 1
 
     @property
@@ -81,5 +81,5 @@ class Layout(Section):
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Index of each device on its node."""
+        """Index on its node of each device that the run uses."""
         return self.gpus if isinstance(self.gpus, tuple) else tuple(range(self.num_gpus_per_node))

@@ -1,4 +1,4 @@
-"""Section `logging`: the folder of runs, and how often numbers are written."""
+"""Section `logging`: the folder of runs, and how often values are logged."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,29 +13,30 @@ RUNS = "runs"
 
 
 def _lasting(folder: str) -> str:
-    """Check that the folder outlives the process that writes to it."""
+    """Return the folder. Raises ValueError for a path such as `memory://`, whose content is lost when the process
+    ends."""
     if folder.startswith("memory:"):
         raise ValueError(f"`{folder}` is memory of one process: use a folder, or a URL such as s3://bucket/runs")
     return folder
 
 
 class TensorBoard(Section):
-    """Event files in the run's folder."""
+    """TensorBoard: event files in the run's folder."""
 
     pictures: bool = True
     """Whether evaluations of classes (up to 40) also write a confusion matrix and a few samples."""
 
 
 class Csv(Section):
-    """metrics.csv in the run's folder."""
+    """CSV: the file metrics.csv in the run's folder."""
 
 
 class Jsonl(Section):
-    """Events in events.jsonl, which every run writes."""
+    """JSON lines: the file events.jsonl in the run's folder, which every run writes."""
 
 
 class Mlflow(Section):
-    """A run of MLflow."""
+    """MLflow: one of its runs."""
 
     uri: str | None = None
     """The tracking server, such as http://host:5000; left out: MLFLOW_TRACKING_URI, or else mlflow.db in `dir`."""
@@ -44,7 +45,7 @@ class Mlflow(Section):
 
 
 class Wandb(Section):
-    """A run of Weights & Biases."""
+    """Weights & Biases: one of its runs."""
 
     project: str | None = None
     """The project of the run; left out: the recipe's name."""
@@ -53,14 +54,15 @@ class Wandb(Section):
 
 
 class PluginSink(Section):
-    """Base class of the sinks that a recipe's plugins bring."""
+    """Base class of sinks that a recipe's plugins define."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
 
 
 class Sinks(Section):
-    """Sinks of events in addition to the terminal and events.jsonl: these, and those of `plugins`."""
+    """Destinations of metrics and events in addition to the terminal and events.jsonl; sinks of `plugins` can be named
+    too."""
 
     # for editors that know the schema alone: a plugin may bring others
     model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "object"}})
@@ -90,7 +92,7 @@ class Logging(Section):
 
 
 def logging_with(sinks: Mapping[str, type[PluginSink]]) -> type[Logging]:
-    """Return the section with these sinks in addition to dtrain's own."""
+    """Return the class of the section `logging` with these sinks in addition to those of dtrain."""
     more: dict[str, Any] = {name: (kind | None, None) for name, kind in sinks.items()}
     whole = create_model("Sinks", __base__=Sinks, __module__=__name__, **more)
     kinds: Any = (whole, whole(tensorboard=TensorBoard()))

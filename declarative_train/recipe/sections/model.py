@@ -1,4 +1,5 @@
-"""Section `model`: the graph and its parts. Blocks and nodes are expanded by `recipe/model/expand.py`."""
+"""Section `model`: the graph and its blocks, start values, and settings of parameters. `recipe/model/expand.py` reads
+blocks and nodes."""
 
 from typing import Any, Literal
 

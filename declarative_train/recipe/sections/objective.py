@@ -17,9 +17,8 @@ def _check_weight(weight: float) -> float:
 
 
 class LossTerm(Section):
-    """A term of the loss: the sum over its valid elements, divided by their number, over the global batch. The other
-    keys belong to its `type`.
-    """
+    """Loss of the objective: the sum over its valid elements, divided by their number, both over the global batch. Keys
+    other than those below belong to its `type`."""
 
     inline: ClassVar[str | None] = "component"
 
@@ -35,9 +34,8 @@ class LossTerm(Section):
 
 
 class MetricTerm(Section):
-    """A metric. `of` uses input, target and mask of a loss term; or it has its own. The other keys belong to its
-    `type`.
-    """
+    """Metric, which uses input, target and mask of the loss that `of` names, or has these of its own. Keys other than
+    those below belong to its `type`."""
 
     inline: ClassVar[str | None] = "component"
 

@@ -1,7 +1,7 @@
-"""Section `parallelism`: how the ranks share the work, as a product of axes; a word stands for the usual products.
+"""Section `parallelism`: how the ranks share the work, as a product of axes; a word means one of the usual products.
 
-`Axes` and `Dp` can run; `Auto` becomes one of them when the recipe is compiled. The mesh is computed here and nowhere
-else: later code uses axes, not the word.
+`Axes` and `Dp` can be run; the planner replaces `Auto` by one of them. The mesh is computed only here: later code uses
+the axes, not the word.
 """
 
 from math import prod
@@ -20,9 +20,8 @@ Word = Literal["single", "ddp", "fsdp", "pipeline", "expert", "context", "tensor
 
 
 class DataAxes(Section):
-    """Axes whose ranks take different rows of a batch; their sizes multiply. `all`: the ranks that the other
-    axes leave.
-    """
+    """Axes whose ranks process different rows of a batch; their sizes are multiplied. The size `all` means all ranks
+    that the other axes do not use."""
 
     replicate: Size | None = None
     """Ranks that each hold a whole copy, of the model or of all its shards; gradients are averaged."""
@@ -36,15 +35,14 @@ class DataAxes(Section):
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Sizes of the data axes that are written."""
+        """Sizes of the data axes that are set, by name."""
         both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
         return {name: size for name, size in both if size is not None}
 
 
 class PipelineAxis(Section):
-    """A pipeline: the model is divided into stages, and microbatches pass through them. Its ranks are those that the
-    other axes leave, each with one stage or more.
-    """
+    """A pipeline: the model is divided into stages, and microbatches pass through them. It uses the ranks that the
+    other axes do not use, each with one or more stages."""
 
     stages: Annotated[int, Field(ge=2)]
     """Number of stages of the model."""
@@ -57,14 +55,13 @@ class PipelineAxis(Section):
 
     @property
     def most_ranks(self) -> int:
-        """Largest number of ranks for these stages: each rank has as few stages as the schedule allows."""
+        """Largest possible number of ranks: each rank then has as few stages as the schedule allows."""
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
 class TensorAxis(Section):
     """Ranks that share each layer: they read the same rows, and each computes a part of the features, heads or
-    vocabulary. They communicate in every layer, so they should be GPUs of one node.
-    """
+    vocabulary. They communicate in every layer, so they should be GPUs of one node."""
 
     size: Annotated[int, Field(ge=2)]
     """Number of ranks."""
@@ -73,16 +70,15 @@ class TensorAxis(Section):
 
 
 class ContextAxis(Section):
-    """Ranks that share the positions of each sequence: they read the same rows, and each computes its positions of
-    them. They exchange keys and values in every layer of attention.
-    """
+    """Ranks that share the positions of each sequence: they read the same rows, and each computes some positions of
+    them. They exchange keys and values in every attention layer."""
 
     size: Annotated[int, Field(ge=2)]
     """Number of ranks; the length of the sequences must be a multiple of twice this number."""
 
 
 class Axes(Section):
-    """Axes of parallelism, with one rank per device; without axes, one process on one device."""
+    """Axes of parallelism, with one rank per device. Without axes, one process on one device."""
 
     data: DataAxes | None = None
     """The axes whose ranks take different rows of a batch."""
@@ -99,7 +95,8 @@ class Axes(Section):
 
     @property
     def mode(self) -> Word:
-        """Word for the main axis: `pipeline`, `fsdp`, `ddp` or `single`."""
+        """Name of the main axis: `pipeline`, else `fsdp` or `ddp` if there are data axes, else `expert`, `tensor` or
+        `context`; for no axes `single`."""
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
@@ -110,11 +107,11 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word that means exactly these axes, None if there is none."""
+        """Word of the section `parallelism` that means exactly these axes; None if there is none."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """Return the section with the defaults that depend on its other keys filled in."""
+        """Return a copy with those defaults filled in that depend on other keys."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})
@@ -133,8 +130,8 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of `reshard`; None if nothing is sharded. In a pipeline, sharded stages stay gathered for a whole
-        step."""
+        """Value of `reshard`; None if nothing is sharded. In a pipeline it is False: sharded stages stay gathered for a
+        whole step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -143,12 +140,12 @@ class Axes(Section):
 
     @property
     def open_axes(self) -> tuple[Axis, ...]:
-        """Axes of size `all`: they get the ranks that the other axes leave."""
+        """Names of the axes of size `all`, which use all ranks that the other axes do not use."""
         return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Sizes that are written, of all axes except the pipeline."""
+        """Sizes that are set, by axis, except for the pipeline."""
         own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
         own = own if self.expert is None else own | {"expert": self.expert}
         inner: tuple[tuple[Axis, ContextAxis | TensorAxis | None], ...]
@@ -157,7 +154,7 @@ class Axes(Section):
 
     @property
     def _num_inner(self) -> int:
-        """Number of ranks that read the same rows."""
+        """Number of ranks that process the same rows of a batch."""
         return prod(axis.size for axis in (self.context, self.tensor) if axis is not None)
 
     def multiply_sizes(self) -> int:
@@ -171,12 +168,12 @@ class Axes(Section):
         return num_gpus if self.pipeline is None else self.multiply_sizes() // self._num_inner
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Return the mesh of axes with their sizes; None if the GPUs do not divide over the axes.
+        """Return the mesh for a number of GPUs; None if that is not divisible by the sizes of the axes.
 
         The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
-        shards exchange more than replicas, then the ranks of `expert` and `context`, and those of `tensor` exchange the
-        most. An axis of size `all` that gets one rank is left out if there is another axis; so is a single replica of
-        shards.
+        shards exchange more than replicas, then the ranks of `expert` and `context`; the ranks of `tensor` exchange the
+        most. An axis of size `all` that gets one rank is left out if there is another axis; so is `replicate` with one
+        rank next to `shard`.
         """
         if self.mode == "single":
             return ()
@@ -201,9 +198,8 @@ class Axes(Section):
 
 
 class Dp(Section):
-    """A single process with several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan
-    counts its devices as copies of the model.
-    """
+    """Single process with several devices: each batch is scattered to them, and the outputs are gathered. There is no
+    mesh: a plan counts the devices as copies of the model."""
 
     mode: ClassVar[Literal["dp"]] = "dp"
     word: ClassVar[str] = "dp"
@@ -223,13 +219,14 @@ class Dp(Section):
 
 
 class Auto(Section):
-    """The planner chooses the fastest product of axes, by its estimates, that fits; `dtrain plan` shows why."""
+    """The planner chooses the product of axes that fits into memory and is fastest by its estimates; `dtrain plan`
+    shows why."""
 
     mode: ClassVar[Literal["auto"]] = "auto"
     word: ClassVar[str] = "auto"
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Return None: the mesh is not known yet."""
+        """Return None, because the mesh is not known yet."""
         return None
 
 
@@ -246,7 +243,7 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word means; None for those that need numbers."""
+    """Return the section that a word means; None for a word that needs numbers too (`pipeline`)."""
     if word in ("pipeline", "expert", "context", "tensor"):
         return None
     if word in AXES_OF_WORDS:
@@ -255,8 +252,8 @@ def of_word(word: str) -> Axes | Dp | Auto | None:
 
 
 def mode_on(mode: str, num_gpus: int) -> str:
-    """Return the mode for this number of GPUs: `single` with several becomes ddp, any other mode with one becomes
-    single."""
+    """Return the mode to use with this number of GPUs: `single` with several GPUs becomes ddp, any other mode with one
+    becomes single; `auto` stays."""
     if num_gpus > 1:
         return "ddp" if mode == "single" else mode
     return mode if mode == "auto" else "single"

@@ -1,4 +1,4 @@
-"""Settings of `model.parameters` for the parameters that a selector matches."""
+"""Settings of the parameters that a selector of `model.parameters` matches."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -38,11 +38,11 @@ class ParameterSettings(Section):
     """
 
     def only(self, keys: Iterable[str]) -> "ParameterSettings":
-        """Return only the settings with these keys."""
+        """Return a copy with only the settings named in `keys`."""
         return ParameterSettings().model_copy(
             update={key: getattr(self, key) for key in keys if key in self.model_fields_set}
         )
 
     def update_with(self, later: "ParameterSettings") -> "ParameterSettings":
-        """Return the settings updated key by key by `later`."""
+        """Return a copy in which each key that `later` has replaces that of these settings."""
         return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

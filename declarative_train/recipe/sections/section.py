@@ -1,4 +1,5 @@
-"""Base of all sections of a recipe: frozen, closed, strict; docs under the fields become the JSON schema."""
+"""Base class of all sections of a recipe: frozen, closed, strict pydantic models. The docstrings under the fields
+become the JSON schema."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from declarative_train.core.packs import find_packs, load
 
 
 class Section(BaseModel):
-    """A mapping of a recipe whose keys are all known."""
+    """Mapping of a recipe in which unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -39,7 +40,7 @@ def with_pack_keys(name: str, section: type[Section]) -> Any:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that a value with this annotation may be."""
+    """Yield the pydantic models that a value with this type annotation may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):

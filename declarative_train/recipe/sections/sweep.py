@@ -1,4 +1,4 @@
-"""Section `sweep`: settings to try, and how points are chosen."""
+"""Section `sweep`: the settings that `dtrain sweep` varies, and how it chooses their values."""
 
 from typing import Annotated, Any, Literal
 

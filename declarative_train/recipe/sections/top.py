@@ -1,4 +1,4 @@
-"""Top level of a recipe: its own keys, and its sections by name."""
+"""Top level of a recipe: its sections, and its other keys."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +63,7 @@ else:
 
 
 class Top(Head):
-    """A recipe: the model graph, the data, what is minimised, how long, and on which devices."""
+    """A recipe: the data, the model graph, the objective, how long to train, and on which devices."""
 
     data: DataSection
     model: ModelSection

@@ -1,4 +1,4 @@
-"""Section `training`: how long, in what batches, with which optimizer."""
+"""Section `training`: how long to train, with which batch sizes and which optimizer."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +14,8 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class LrScheduleSection(Section):
-    """A factor on every group's lr over the run, including `warmup`. Its other keys belong to its `type`."""
+    """Learning-rate schedule: a factor on the lr of every parameter group, including `warmup`. Keys other than those
+    below belong to its `type`."""
 
     inline: ClassVar[str | None] = "component"
 
@@ -33,7 +34,7 @@ def _constant() -> LrScheduleSection:
 
 
 class EarlyStop(Section):
-    """Stop when a metric no longer improves."""
+    """Ends the run when a metric no longer improves."""
 
     metric: str
     """Metric to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
@@ -52,7 +53,7 @@ class Ema(Section):
 
 
 class Precision(Section):
-    """Precision of computation and of gradients between ranks; the whole table is in docs/precision.md."""
+    """Precision of computation, and of gradients that ranks exchange; docs/precision.md has the whole table."""
 
     compute: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
     """Precision of forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
@@ -67,7 +68,7 @@ class Precision(Section):
 
     @property
     def of_fields(self) -> DType:
-        """Dtype of numbers in fields that do not set one."""
+        """Dtype of floating-point fields that do not set `dtype`."""
         return "float64" if self.compute == "fp64" else "float32"
 
 
@@ -90,7 +91,7 @@ class ActivationCheckpointing(Section):
 
 
 class Training(Section):
-    """Training: how long, in what batches, with which optimizer."""
+    """Training: how long, with which batch sizes and which optimizer."""
 
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Length of the run in passes over the training set; a fraction rounds up to a whole step. Or `steps`."""
@@ -138,7 +139,7 @@ class Training(Section):
 
 
 def share_of_run(duration: Duration, training: Training) -> float | None:
-    """Return which part of the run (0 to 1) a duration is; None if that depends on the size of the data."""
+    """Return the part of the run (0 to 1) that a duration covers; None if that depends on the number of samples."""
     if duration.unit == "%":
         return duration.value / 100
     if training.epochs is not None:

@@ -18,7 +18,7 @@ from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.source import record
+from declarative_train.data.source import record_file
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.files.paths import SourceError
@@ -123,10 +123,10 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
 def test_the_record_of_a_folder_follows_its_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "a" / "a.png")
-    before = record(str(tmp_path), whole=True)
-    assert record(str(tmp_path), whole=False) == before
+    before = record_file(str(tmp_path), whole=True)
+    assert record_file(str(tmp_path), whole=False) == before
     (tmp_path / "a" / "a.png").rename(tmp_path / "a" / "b.png")
-    assert record(str(tmp_path), whole=True).sha256 != before.sha256
+    assert record_file(str(tmp_path), whole=True).sha256 != before.sha256
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -344,7 +344,7 @@ def test_a_link_that_leads_nowhere_is_a_bad_row(
     for number in range(12):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}.png")
     (tmp_path / "10b.png").symlink_to(tmp_path / "nowhere.png")
-    assert record(str(tmp_path), whole=True).sha256
+    assert record_file(str(tmp_path), whole=True).sha256
     fields = {"image": {"type": "image", "column": "image", "size": 8}}
     source = {"type": "image_folder", "path": str(tmp_path)}
     spec, found = look(source=source, fields=fields)

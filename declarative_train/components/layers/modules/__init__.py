@@ -1,1 +1,2 @@
-"""`nn.Module` classes that torch does not have. They import torch, so only a `build()` body imports them."""
+"""`nn.Module` classes of layers that torch does not have. They import torch, so only the method `build()` of a
+component imports them."""

@@ -24,7 +24,7 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Sizes and options of an attention layer's heads; `rotary` None: no rotary positions. `window`: the number of
+    """Sizes and options of the heads of an attention layer. `rotary` None: no rotary positions. `window`: the number of
     positions that a position sees at most, itself included. `scale`: factor on the products of queries and keys; None:
     1 / sqrt(head_width)."""
 
@@ -74,7 +74,7 @@ class SelfAttentionModule(nn.Module):
         self.context: ContextRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute a part of the heads; the parameters are replaced by the caller."""
+        """Compute only this rank's part of the heads from now on; the caller replaces the parameters by their parts."""
         _divide(self, ranks)
 
     def forward(
@@ -111,7 +111,8 @@ class SelfAttentionModule(nn.Module):
         positions: Tensor | None,
         dropout: float,
     ) -> Tensor:
-        """Return (B, H, T / N, K): attention of this rank's positions to the keys of N ranks."""
+        """Return (B, H, T / N, K): attention from this rank's positions to the positions of all N ranks of the
+        `context` axis."""
         length, places = self.num_positions, positions
         if places is None:
             length, places = context.length, context.places(x.device)[None]
@@ -137,8 +138,8 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for `positions`,
-        which are below `length`."""
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x. Positions are those from `start` on, or
+        `positions`, which are below `length`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -159,8 +160,8 @@ class SelfAttentionModule(nn.Module):
         return q_BHTK, k_BGTK, v_BGTK
 
     def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """Return (B, T, D) for queries that are the last T of S positions. Used in evaluation, causal and without a
-        mask."""
+        """Return the layer's output (B, T, D) for T queries, which are the last of S positions with keys and values.
+        Used in evaluation, for causal layers without a mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
         y: Tensor = self.out(_merge_heads(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
@@ -184,7 +185,7 @@ class CrossAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute a part of the heads; the parameters are replaced by the caller."""
+        """Compute only this rank's part of the heads from now on; the caller replaces the parameters by their parts."""
         _divide(self, ranks)
 
     def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -217,8 +218,9 @@ def _divide(attention: SelfAttentionModule | CrossAttentionModule, ranks: Tensor
 def attend(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """Return (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that sees no key gives 0
-    and no gradient; a softmax over an empty set would be nan. The heads' `window` applies to a causal layer."""
+    """Return the attention output (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that
+    sees no key gives 0 and no gradient; a softmax over an empty set would be nan. `heads.window` applies to a causal
+    layer."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
         mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False
@@ -238,8 +240,8 @@ def attend(
 def attend_allowed(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
-    """Return (B, H, T, K): attention to the keys that are true in `allowed` (B, 1, 1 or T, S), or to all. `every`: each
-    query sees some key, at least its own."""
+    """Return the attention output (B, H, T, K) over the keys that are True in `allowed` (B, 1, 1 or T, S); None: all
+    keys. `every`: each query sees at least one key."""
     if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
@@ -249,7 +251,7 @@ def attend_allowed(
 def _weigh_values(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """Return the values (B, H, T, K) averaged by the softmax of queries times keys. No kernel of torch supports
+    """Return the values averaged by the softmax of queries times keys, (B, H, T, K). No kernel of torch supports
     `softcap`; with it, `causal` must be False here."""
     k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if heads.softcap is None:
@@ -265,8 +267,8 @@ def _weigh_values(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """Return (B, 1, T, T): True for keys in the query's own segment (B, T) that the mask, the causal order and the
-    window allow too."""
+    """Return a mask (B, 1, T, T): True where a key is in the same segment as the query, and `mask`, the causal order
+    and the window allow it too. `segments` (B, T): number of the segment of each position."""
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
@@ -277,22 +279,23 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """Return keys and values repeated for each query head that shares them: with a mask, and on the CPU, torch has only
-    a slow kernel for fewer key heads."""
+    """Return keys and values with each head repeated `shared` times, once for each query head that uses it: with a
+    mask, and on the CPU, torch has only a slow kernel for fewer key heads than query heads."""
     if shared == 1:
         return k_BGSK, v_BGSK
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """Return (T, S): True for the keys that each of the last T of S positions sees, itself and those before it,
-    `window` at most."""
+    """Return a causal mask (T, S) for queries that are the last T of S positions: True for the position itself and
+    those before it, at most `window` of them."""
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether a fast kernel reads keys and values that several heads share without a copy for each head."""
+    """Return whether torch has a fast kernel for these tensors that lets several query heads share a key head without
+    copies."""
     if not q_BHTK.is_cuda:
         return False
     if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer
@@ -303,7 +306,7 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """Return whether flash attention is available. The compiler evaluates it once, as a constant
+    """Return whether the GPU number `device` supports flash attention. torch.compile evaluates it once, as a constant
     (`engine/step/compiled.py`)."""
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
@@ -319,16 +322,16 @@ def share_tables(model: nn.Module) -> None:
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormModule]:
-    """Return the norms of queries and of keys."""
+    """Return the norm modules of queries and of keys."""
     norm = partial(RmsNormModule, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """Return (B, T, H * K) as (B, H, T, K)."""
+    """Return (B, T, H * K) reshaped to (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
 def _merge_heads(x_BHTK: Tensor) -> Tensor:
-    """Return (B, H, T, K) as (B, T, H * K)."""
+    """Return (B, H, T, K) reshaped to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

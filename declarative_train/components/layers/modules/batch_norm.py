@@ -19,8 +19,8 @@ class BatchNormModule(nn.Module):
     """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
 
     Padding rows, which come last, belong to no group; they are normalised among themselves, so that they stay finite.
-    Running statistics are updated once per step, in `fold`: see `sample_groups.py`; `reset_buffers` resets them. A
-    group that holds one value per channel (the last one, of a single sample) has no variance and does not enter them.
+    Running statistics are updated once per step, in `fold` (see `sample_groups.py`); `reset_buffers` resets them. A
+    group with one value per channel (the last one, of a single sample) has no variance and is not counted in them.
     """
 
     running_mean: Tensor
@@ -48,7 +48,7 @@ class BatchNormModule(nn.Module):
         self.pending: Tensor | None = None  # sums over groups: C means, C variances, number of groups
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers, after `to_empty`."""
+        """Write the start values of the buffers; called after `to_empty`."""
         with torch.no_grad():
             self.running_mean.zero_()
             self.running_var.fill_(1)
@@ -71,15 +71,15 @@ class BatchNormModule(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return weight and bias in the dtype of the running statistics: fully_shard may give the parameters in
-        bfloat16."""
+        """Return weight and bias in the dtype of the running statistics, since fully_shard may provide the parameters
+        in bfloat16."""
         if self.weight is None or self.bias is None:
             return None, None
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Return the normalised groups of this rank's rows: all full groups at once, then the last one if it is
-        smaller."""
+        """Return the normalised groups of this rank's first `real` rows: all groups of `size` rows at once, then the
+        last one if it is smaller."""
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
         if real > full:
@@ -112,8 +112,8 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return this rank's rows of a group that is spread over `span` neighbouring ranks, normalised; `x` may have no
-        rows."""
+        """Return this rank's rows, normalised, of a group whose rows are divided over `span` neighbouring ranks; `x`
+        may have no rows."""
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
@@ -130,15 +130,17 @@ class BatchNormModule(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """Return (2C + 1,) sums over the groups since the last call: means, variances, number of groups."""
+        """Return and reset the sums (2C + 1,) over the groups since the last call: means, variances, number of
+        groups."""
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
 
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Move the running statistics of each module by the mean over the groups in its `pending`, if it has any. All
-        modules of one momentum are updated together: a ResNet-50 would launch 640 small kernels otherwise."""
+        """Update the running statistics of each module by the mean over the groups in its `pending`, unless there are
+        none or `finite` is false. All modules with the same momentum are updated together: a ResNet-50 would launch 640
+        small kernels otherwise."""
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))
@@ -203,11 +205,11 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """Replace torch's batch normalisations in `module` by ours (over the samples that one rank has at a time), in
-    place.
+    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place; groups are the samples that one
+    rank has at a time.
 
-    Only their class changes: names, tensors, hooks and references stay. Not replaced: subclasses with their own
-    `forward`, and those without running statistics or with a plain mean of them.
+    Only the class of a module changes: names, tensors, hooks and references stay. Not replaced: subclasses with their
+    own `forward`, and modules whose running statistics are missing or a plain mean (`momentum` None).
     """
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
@@ -226,5 +228,5 @@ def _adopting_class(kind: Any) -> Any:
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:
-    """Return (C,) as (1, C, 1, ...)."""
+    """Return a vector (C,) reshaped to (1, C, 1, ...), with as many dimensions as `like`."""
     return vector.view(1, -1, *(1,) * (like.dim() - 2))

@@ -1,4 +1,5 @@
-"""Positions of a sequence on the ranks of the `context` axis, and the exchange of keys between them.
+"""Context parallelism: the positions of a sequence are divided over the ranks of the `context` axis, which exchange
+keys.
 
 T positions are divided into 2 N chunks for N ranks, and rank i has the chunks i and 2 N - 1 - i: with causal attention
 all ranks then compute equally many pairs of queries and keys.
@@ -13,8 +14,8 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis, for sequences of `length` positions. `firsts`: the first position of each of this
-    rank's two chunks of `chunk` positions."""
+    """Ranks of the `context` axis, as this rank sees them, for sequences of `length` positions. `firsts`: the first
+    position of each of this rank's two chunks of `chunk` positions."""
 
     def __init__(self, peers: Peers, length: int) -> None:
         self._peers, self.length = peers, length
@@ -22,20 +23,20 @@ class ContextRanks:
         self.firsts = (peers.rank * self.chunk, (2 * peers.size - 1 - peers.rank) * self.chunk)
 
     def places(self, device: torch.device) -> Tensor:
-        """Return the positions of this rank (T / N,)."""
+        """Return the numbers of this rank's positions (T / N,)."""
         return torch.cat([torch.arange(first, first + self.chunk, device=device) for first in self.firsts])
 
     def take(self, whole: Tensor) -> Tensor:
-        """Return this rank's positions of a tensor (B, T, ...)."""
+        """Return this rank's positions of a tensor (B, T, ...), as (B, T / N, ...)."""
         return torch.cat([whole[:, first : first + self.chunk] for first in self.firsts], 1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return the positions of all ranks (B, T, ...); in the backward, each rank gets the sum of the gradients of
-        its own."""
+        """Return all positions (B, T, ...), given those of each rank. In the backward, each rank gets the gradients of
+        its own positions, summed over the ranks."""
         return exchange(x, self._gather, self._sum)
 
     def gather_words(self, x: Tensor) -> Tensor:
-        """Return the positions of all ranks of a tensor of integers or booleans (B, T, ...)."""
+        """Return all positions (B, T, ...) of a tensor of integers or booleans, given those of each rank."""
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
 
     def _gather(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Parts of a layer on the ranks of the `tensor` axis, and the communication between them.
+"""Tensor parallelism: a layer is divided over the ranks of the `tensor` axis, with communication before and after it.
 
-Shoeybi et al., Megatron-LM, 2019: the input of divided layers is the same on all ranks, and its gradient is the sum of
-theirs (`enter`); their outputs are summed, and the gradient of the sum is the same on all ranks (`add`).
+Shoeybi et al., Megatron-LM, 2019: the input of a divided layer is the same on all ranks, and its gradient is summed
+over the ranks (`enter`); the outputs are summed, and the gradient of the sum is the same on all ranks (`add`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CUTS = "_dtrain_cuts"
 
 
 class Peers(Protocol):
-    """Ranks that reduce and gather tensors: this one is `rank` of `size`."""
+    """Interface of a process group that sums and gathers tensors; this process is `rank` of `size`."""
 
     rank: int
     size: int
@@ -32,9 +32,10 @@ class Peers(Protocol):
 
 
 class TensorRanks:
-    """Ranks of the `tensor` axis, with operations that have a backward; this one is `index` of `size`.
+    """Ranks of the `tensor` axis with differentiable communication; this process is number `index` of `size`.
 
-    `reads` and `writes`: the state of the tokens around a layer, as in `graph/token_cuts.py`.
+    `reads` and `writes`: whether the input and the output of the layer have all tokens or a part of them, as in
+    `graph/token_cuts.py`.
     """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
@@ -42,7 +43,7 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer, whole and equal on all ranks; in the backward, its gradients are
+        """Return the input of a divided layer, the same on all ranks; in the backward, the gradients of the ranks are
         summed."""
         if self._reads == "joined":  # `gather_tokens` has done both
             return x
@@ -51,37 +52,38 @@ class TensorRanks:
         return exchange(x, _unchanged, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum over the ranks, or this rank's tokens of it; in the backward, each gets the gradient of the
-        sum."""
+        """Return the sum of `x` over the ranks, or this rank's tokens of the sum; in the backward, each rank gets the
+        gradient of the sum."""
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
         return exchange(x, self._sum, _unchanged)
 
     def join(self, x: Tensor) -> Tensor:
-        """Return the features of all ranks (..., F * size); in the backward, each gets the gradient of its own."""
+        """Return the features of all ranks (..., F * size), given F on each; in the backward, each rank gets the
+        gradient of its own features."""
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return the tokens of all ranks (B, T, ...) for layers that each give a part of their gradient; in the
-        backward, each rank gets the sum of the gradients of its tokens."""
+        """Return all tokens (B, T, ...), given a part of them on each rank, for layers that each compute a part of the
+        gradient; in the backward, each rank gets the sum over the ranks for its own tokens."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return the tokens of all ranks (B, T, ...) for a layer that all compute alike; in the backward, each rank
-        gets the gradient of its tokens."""
+        """Return all tokens (B, T, ...), given a part of them on each rank, for a layer that all ranks compute in the
+        same way; in the backward, each rank gets the gradient of its own tokens."""
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """Return this rank's part of the tokens (B, T, ...), which are equal on all ranks; in the backward, the
-        gradients of all tokens are gathered."""
+        """Return this rank's part of the tokens of `x` (B, T, ...), which is the same on all ranks; in the backward,
+        the gradients of all tokens are gathered."""
         return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum over the ranks, without a gradient."""
+        """Return the sum of `x` over the ranks. Not differentiable."""
         return self._sum(x.detach())
 
     def max(self, x: Tensor) -> Tensor:
-        """Return the greatest value of each element over the ranks, without a gradient."""
+        """Return the element-wise maximum of `x` over the ranks. Not differentiable."""
         return self._peers.max(x.detach().contiguous())
 
     def _sum(self, x: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ class TensorRanks:
         return self.take_part(x, dim).contiguous()
 
     def take_part(self, x: Tensor, dim: int) -> Tensor:
-        """Return this rank's part of a tensor along a dimension."""
+        """Return this rank's part of a tensor along dimension `dim`."""
         return x.chunk(self.size, dim)[self.index]
 
     def __deepcopy__(self, memo: dict[int, object]) -> TensorRanks:
@@ -99,7 +101,8 @@ class TensorRanks:
 
 
 class _Exchange(torch.autograd.Function):
-    """Communication with one function of a tensor ahead, and another one of its gradient back."""
+    """Differentiable communication: one function for the tensor in the forward, another for the gradient in the
+    backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
@@ -112,7 +115,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def exchange(x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
-    """Return `ahead(x)`; the gradient of x is `back` of that of the result."""
+    """Return `ahead(x)`. In the backward, the gradient of `x` is `back(gradient of the result)`."""
     found: Tensor = _Exchange.apply(x, ahead, back)  # type: ignore[no-untyped-call]
     return found
 
@@ -122,8 +125,9 @@ def _unchanged(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace parameters of a module on the meta device by this rank's parts, and record their cuts on the module, as
-    sharding replaces the tensors. `made`: the parts of whole parameters so far, so that tied ones stay tied."""
+    """Replace the parameters `cuts` of a module on the meta device by this rank's parts, and record the cuts on the
+    module, since sharding replaces the tensors. `made`: whole parameter -> part, filled by earlier calls, so that tied
+    parameters stay tied."""
     for name, cut in cuts.items():
         whole = part._parameters[name]
         packed = getattr(part, "packed", None) if name == "weight" else None
@@ -137,7 +141,7 @@ def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn
 
 
 def find_cuts(model: nn.Module) -> dict[str, RankCut]:
-    """Return the cuts of all parameters of which this rank holds a part, by name."""
+    """Return the cut of each parameter of which this rank holds a part, by name."""
     return {
         f"{path}.{name}": cut for path, part in model.named_modules() for name, cut in getattr(part, _CUTS, {}).items()
     }

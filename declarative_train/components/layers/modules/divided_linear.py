@@ -1,4 +1,4 @@
-"""Parts of a linear layer on the ranks of the `tensor` axis."""
+"""Linear layers that are divided over the ranks of the `tensor` axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from declarative_train.components.layers.modules.packed import Packed, product
 
 
 class ColumnLinear(nn.Linear):
-    """Linear layer with a part of the output features: (B, ..., in) to (B, ..., out / size)."""
+    """Linear layer with this rank's part of the output features: (B, ..., in) to (B, ..., out / size)."""
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         nn.Module.__init__(self)
@@ -22,16 +22,16 @@ class ColumnLinear(nn.Linear):
 
 
 class GatheredLinear(ColumnLinear):
-    """Linear layer with a part of the output features on each rank, which are then gathered: (B, ..., in) to the whole
-    output (B, ..., out)."""
+    """Linear layer with a part of the output features on each rank; the outputs are gathered: (B, ..., in) to (B, ...,
+    out)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return self._ranks.join(super().forward(input))
 
 
 class RowLinear(ColumnLinear):
-    """Linear layer with a part of the input features: (B, ..., in / size) to the whole output (B, ..., out). The bias
-    is whole, and added after the sum."""
+    """Linear layer with this rank's part of the input features; the outputs of all ranks are summed: (B, ..., in /
+    size) to (B, ..., out). The bias is not divided, and is added after the sum."""
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         super().__init__(linear, ranks)
@@ -46,8 +46,8 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 
 def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
-    """Return a linear layer, which may have an adapter, that computes this rank's part; the caller replaces the
-    parameters. `kind`: that of its cut; "heads": a projection to heads inside of attention."""
+    """Return a linear layer, possibly with an adapter, that computes this rank's part; the caller replaces the
+    parameters. `kind`: `LayerCut.kind`; "heads" is a projection to heads inside of attention."""
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)
         return linear

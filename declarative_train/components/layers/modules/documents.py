@@ -1,5 +1,5 @@
-"""Attention of packed documents without a mask of all pairs: torch's varlen attention, on GPUs that support it.
-Otherwise `attention.py` uses a mask.
+"""Attention within packed documents (several texts in one row) without a mask of all pairs: torch's varlen attention,
+on GPUs that support it. Otherwise `attention.py` uses a mask.
 
 B batch, T tokens, H heads, G key heads, K head width, N documents of all rows.
 """
@@ -26,8 +26,8 @@ _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents of a batch: runs of equal numbers in segments (B, T). `starts`: (N + 1,) int32 positions in the B * T
-    tokens; `longest`: the length of the longest."""
+    """Documents of a batch. `starts`: (N + 1,) int32, the first position of each document in the B * T tokens, then B *
+    T; `longest`: length of the longest one."""
 
     starts: Tensor
     longest: int
@@ -35,7 +35,7 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """Return torch's varlen attention; None if this version of torch has none with a window."""
+    """Return torch's varlen attention function; None if this version of torch has none that supports a window."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -45,8 +45,8 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
-    """Return whether the kernel takes these queries: half precision on a GPU, without dropout or softcap, not
-    compiled."""
+    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, without dropout or
+    softcap, not compiled."""
     if dropout or softcap is not None or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
@@ -61,7 +61,7 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """Treat fake tensors, which have no real device, as tensors on a GPU."""
+    """Treat fake tensors, which have no real device, as tensors on a GPU during the `with` block."""
     token = _pretended_gpu.set(is_gpu)
     try:
         yield
@@ -70,21 +70,22 @@ def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor is a FakeTensor, as used to estimate memory. Their module is slow to import, so it is
-    looked up."""
+    """Return whether a tensor is a FakeTensor, as used to estimate memory. The module of that class is slow to import,
+    so it is looked up among the imported modules."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 class DocumentTable:
-    """Cache of a batch's documents, which all layers of a model share: finding them makes the host wait for the
-    device."""
+    """Cache of the documents of the current batch, which all layers of a model share: finding them makes the host wait
+    for the device."""
 
     def __init__(self) -> None:
         self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
-        """Return the documents; None where a number occurs again after another one, which needs a mask."""
+        """Return the documents in segments (B, T), computed once per tensor; None if they need a mask, as in
+        `documents`."""
         kept = self._kept
         if kept is None or kept[0] is not segments:
             self._kept = kept = segments, documents(segments)
@@ -95,7 +96,8 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents in segments (B, T); None if a number occurs in two separate runs of a row."""
+    """Return the documents in segments (B, T): each run of equal numbers is one. None if a number occurs in two
+    separate runs of a row."""
     B, T = segments.shape
     if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
@@ -118,7 +120,8 @@ def attend_documents(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """Return (B, H, T, K), each document attending only to itself. `window` applies to a causal layer."""
+    """Return the attention output (B, H, T, K), in which each document attends only to itself. `window` applies to a
+    causal layer."""
     B, H, T, K = q_BHTK.shape
     shared = H // k_BGTK.shape[1]
     if shared > 1:  # not every backend takes fewer key heads

@@ -1,4 +1,4 @@
-"""Embedding tables, looked up by integers of any integer dtype."""
+"""Modules of embedding tables, which are looked up by integers of any integer dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
 def _indices(x: Tensor) -> Tensor:
-    """Return `x` as int64 unless torch can look it up as it is (int32, int64); a field of bytes may be uint8."""
+    """Return `x` as int64, or unchanged if torch can use it as index (int32, int64); a field of bytes may be uint8."""
     return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
 
 
@@ -28,7 +28,7 @@ class EmbeddingModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Keep only this rank's rows of the table; the caller replaces `weight`."""
+        """Keep only this rank's rows of the table from now on; the caller replaces `weight`."""
         self.ranks = ranks
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +39,8 @@ class EmbeddingModule(nn.Module):
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
     def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
-        """Return the vectors of all numbers: zeros for those of other ranks, then the sum over the ranks."""
+        """Return the vectors of all numbers: each rank looks up the numbers of its own rows, with zeros for others, and
+        the results are summed over the ranks."""
         rows = self.weight.shape[0]
         first = ranks.index * rows
         place = x - first

@@ -1,7 +1,8 @@
-"""Rows of a mixture of experts on the ranks of `expert`: each is sent to the rank of its expert, its result sent back.
+"""Expert parallelism: each row of a mixture of experts is sent to the rank that holds its expert, and the result is
+sent back.
 
-Lepikhin et al., GShard, 2020. No row is dropped, so that the number of rows that a rank receives is only known when it
-was sent: the host waits once for these numbers in every forward.
+Lepikhin et al., GShard, 2020. No row is dropped, so the number of rows that a rank receives is only known when it is
+sent: the host waits once for these numbers in every forward.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from declarative_train.components.layers.modules.grouped import permute_rows
 
 
 class Peers(Protocol):
-    """Ranks that send rows to each other: this one is `rank` of `size`."""
+    """Interface of a process group whose ranks send rows to each other; this process is `rank` of `size`."""
 
     rank: int
     size: int
@@ -27,15 +28,16 @@ class Peers(Protocol):
 
 
 class ExpertRanks:
-    """Ranks of the `expert` axis; this one is `index` of `size`, and holds an equal part of the experts, in order."""
+    """Ranks of the `expert` axis; this process is number `index` of `size`, and each holds an equal part of the
+    experts, in order."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self.index, self.size = peers.rank, peers.size
 
     def compute(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, ends: Tensor) -> Tensor:
-        """Return the results of rows (R, D) that are sorted by expert. `ends` (E,): the row after the last one of each
-        expert. `experts` computes the own ones, from rows and ends."""
+        """Return the results for rows (R, D) that are sorted by expert. `ends` (E,): the row after the last one of each
+        expert. `experts(rows, ends)` computes the experts of this rank."""
         counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
         sent, received = self._sizes(ends, counts_SE, len(rows))
         arrived = exchange(rows, self._exchange(sent, received), self._exchange(received, sent))
@@ -46,13 +48,14 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Return the number of rows for each of the own experts from each rank (S, E / S)."""
+        """Return the number of rows that each rank sends to each expert of this rank, (S, E / S)."""
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return the numbers of rows that are sent and received, by rank. Tensors without values count as balanced."""
+        """Return the numbers of rows sent to and received from each rank. For meta or fake tensors, which have no
+        values, equal numbers are assumed."""
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even
@@ -62,7 +65,7 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the order that sorts the received rows by expert; they arrive by sender, then by expert."""
+        """Return the index that sorts the received rows by expert; they arrive by sender, then by expert."""
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

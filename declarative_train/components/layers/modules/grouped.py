@@ -1,4 +1,5 @@
-"""Products of groups of rows with one matrix per group: torch's `grouped_mm` on a GPU, else one after the other."""
+"""Products of groups of rows with one matrix per group: torch's `grouped_mm` on a GPU, else one product after the
+other."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _ALIGNED = 8  # elements of 16 bits in 16 bytes
 
 
 def multiply_groups(x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
-    """Return (R, O): the rows of x (R, I) times the transposed matrix of their group. `ends` (E,), int32: the row after
+    """Return (R, O): each row of x (R, I) times the transposed matrix of its group. `ends` (E,), int32: the row after
     the last one of each group."""
     if _has_product(x, weight_EOI):
         return F.grouped_mm(x, weight_EOI.mT, offs=ends)
@@ -30,7 +31,7 @@ def _has_product(x: Tensor, weight_EOI: Tensor) -> bool:
 
 
 class _GroupedLinear(torch.autograd.Function):
-    """Products of each group, one after the other. Of tensors without values only the shapes are computed."""
+    """Products of the groups, one after the other. For meta or fake tensors only the shapes are computed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
-    """Return (group, its rows) for groups with rows; the host waits for the device."""
+    """Return (group, slice of its rows) for each group that has rows; the host waits for the device."""
     if ends.is_meta or is_fake(ends):
         return []
     numbers = ends.tolist()
@@ -67,20 +68,21 @@ def _groups(ends: Tensor) -> list[tuple[int, slice]]:
 
 
 def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    """Return the rows of x in another order. `back`: the inverse of `index`."""
+    """Return the rows of x in the order `index`. `back`: the inverse permutation."""
     found: Tensor = _Rows.apply(x, index, back, 1)  # type: ignore[no-untyped-call]
     return found
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return each row of x (N, D) `times` times, in the order (N * times,) of the copies; `back` is its inverse."""
+    """Return each row of x (N, D) `times` times, in the order `order` (N * times,) of the copies. `back`: the inverse
+    permutation."""
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Rows(torch.autograd.Function):
-    """Rows by index, and in the backward the sum over the copies of each. (The backward of torch's indexing adds with
-    atomic operations, in any order.)"""
+    """Rows selected by index; in the backward the gradients of the copies of a row are summed. (The backward of torch's
+    indexing uses atomic additions, whose order is random.)"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mixture of experts without dropped positions: rows are sorted by expert, and multiplied group by group.
+"""Mixture of experts that drops no position: rows are sorted by expert, and multiplied group by group.
 
 B batch, T positions of a sample, N = B * T positions, D width, E experts, K of them for each position.
 """
@@ -28,7 +28,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Routing(NamedTuple):
-    """Choice of experts: `top_k` of `num_experts`, from `top_groups` of `num_groups` groups."""
+    """Choice of experts for a position: `top_k` of `num_experts`, from the best `top_groups` of `num_groups` groups."""
 
     num_experts: int
     top_k: int
@@ -41,10 +41,10 @@ class Routing(NamedTuple):
 
 
 class MoeModule(nn.Module):
-    """x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> (B, ..., D), (B,).
+    """x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> output (B, ..., D), balance loss (B,).
 
-    With `bias_rate` it counts the positions of each expert over the real rows of a step; `fold` then moves the bias, as
-    running statistics are moved (`sample_groups.py`).
+    With `bias_rate` the module counts the positions of each expert over the real rows of a step; `fold` then updates
+    the bias, as running statistics are updated (`sample_groups.py`).
     """
 
     trains_with_statistics = True  # a batch norm only evaluates with its own
@@ -65,17 +65,18 @@ class MoeModule(nn.Module):
             self.over, self.groups = None, SampleGroups()  # so it is one of `MixesSamples`
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers, after `to_empty`."""
+        """Write the start values of the buffers; called after `to_empty`."""
         if self.bias is not None:
             self.bias.zero_()
         self.pending = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute a part of the hidden features of each expert; the caller replaces the parameters."""
+        """Compute only this rank's part of the hidden features of each expert from now on; the caller replaces the
+        parameters."""
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
 
     def divide_experts(self, peers: ExpertRanks) -> None:
-        """Hold some of the experts only; the caller replaces the parameters."""
+        """Hold only this rank's experts from now on; the caller replaces the parameters."""
         self.peers, self.experts.number = peers, self.experts.number // peers.size
 
     def forward(self, x: Tensor, mask: Tensor | None = None, balance: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -103,7 +104,7 @@ class MoeModule(nn.Module):
         return y, own if balance is None else balance + own
 
     def _scores(self, flat_ND: Tensor) -> Tensor:
-        """Return the scores (N, E), in float32 at least: a rounded score is another choice."""
+        """Return the router's scores (N, E), in float32 at least: rounding could change the choice."""
         dtype = torch.promote_types(flat_ND.dtype, torch.float32)
         is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
         with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
@@ -144,7 +145,7 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Add the positions of each expert to those of the step, without rows that only fill the batch."""
+        """Add the number of positions of each expert to the counts of the step, without padding rows."""
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
         if mask is not None:
@@ -154,7 +155,7 @@ class MoeModule(nn.Module):
         self.pending = counts if self.pending is None else self.pending + counts
 
     def take_pending(self) -> Tensor:
-        """Return the number of positions of each expert (E,) since the last call."""
+        """Return and reset the number of positions of each expert (E,) since the last call."""
         assert self.bias is not None
         pending, self.pending = self.pending, None
         return torch.zeros_like(self.bias) if pending is None else pending
@@ -162,7 +163,7 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Move the bias of each module by the number of positions in its `pending`."""
+        """Update the bias of each module by the numbers of positions in its `pending`, unless `finite` is false."""
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
             assert bias is not None
@@ -172,7 +173,8 @@ class MoeModule(nn.Module):
 
 
 class ExpertsModule(nn.Module):
-    """Rows (R, D), sorted by expert, -> (R, D). `ends` (E,): the row after the last one of each expert."""
+    """Feed-forward experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): the row after the last one of each
+    expert."""
 
     def __init__(self, number: int, width: int, hidden: int, activation: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -190,7 +192,7 @@ class ExpertsModule(nn.Module):
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype that autocast chooses for products, which it does not for those of groups."""
+    """Return the dtype that autocast uses for matrix products; autocast does not cast `grouped_mm`."""
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x.dtype
     return torch.get_autocast_dtype(x.device.type)

@@ -1,6 +1,6 @@
 """Normalisation within a sample: computed in float32, with the output in the dtype of the input.
 
-torch's kernels do that by themselves; with autocast the output would be float32 on GPUs and unchanged on the CPU.
+torch's kernels do so on their own; with autocast the output would be float32 on GPUs and unchanged on the CPU.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LayerNormModule(nn.Module):
 
 
 class GroupNormModule(nn.GroupNorm):
-    """torch's group normalisation, without autocast like the others."""
+    """torch's group normalisation with autocast turned off."""
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = cast_parameters(input, self.weight, self.bias)
@@ -81,7 +81,7 @@ class InstanceNormModule(nn.Module):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context that turns autocast off, if it is on: the kernel takes half precision and computes in float32
+    """Return a context manager that turns autocast off: the kernel accepts half precision and computes in float32
     itself."""
     kind = x.device.type
     is_on = kind != "meta" and torch.is_autocast_enabled(kind)
@@ -89,14 +89,13 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`, which may be a float32 field while the parameters are in half
+    """Return the parameters in the dtype of `x`, which may be a float32 field although the parameters are in half
     precision."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:
-    """Return the same values in a memory format that makes the gradient's format agree with theirs, if there is only
-    one row.
+    """Return `x` with the same values; if it has only one row, in a memory format that the gradient will have too.
 
     With one row, any stride of the batch dimension is valid. If then the channels are last in memory in `x` but not in
     the gradient, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13; the

@@ -1,10 +1,11 @@
-"""Frozen weights stored as bytes (`components/storages.py`), and the products and look-ups that unpack them.
+"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the products and look-ups that unpack
+them.
 
 nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix
-E: 16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Unlike there,
-blocks do not cross the ends of rows, so that rows can be sharded; and a scale is a bfloat16 instead of a float32 that
-is quantised again: 4.25 bits a number in total, theirs 4.13. int8 has the same blocks, and 127 steps on either side of
-zero.
+E: 16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Two
+differences: blocks do not cross the ends of rows, so that rows can be sharded, and a scale is a bfloat16 instead of a
+float32 that is quantised again: 4.25 bits per number in total, in the paper 4.13. int8 has the same blocks, and 127
+steps on either side of zero.
 
 Packing, unpacking and packing again gives the same bytes. R rows, C columns, N blocks of a row.
 """
@@ -47,7 +48,7 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a module's `weight` that is stored in fewer bits; the module has this object as `packed`."""
+    """Number format of a packed `weight`; the module with that weight has this object as its attribute `packed`."""
 
     pairs: Tensor
 
@@ -59,14 +60,15 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Write the table from each byte to the two levels that it stores."""
+        """Fill the look-up table that gives the two levels stored in each byte."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Describe this rank's part of the weight from now on; return the shape of its bytes."""
+        """Describe only this rank's part of the weight (`rows` rows in total) from now on; return the shape of the
+        packed part."""
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
 
@@ -81,13 +83,13 @@ class Packed(nn.Module):
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
     def round_trip(self, values: Tensor) -> Tensor:
-        """Return weights (R, C) as they are after packing and unpacking."""
+        """Return weights (R, C) after packing and unpacking: rounded to the format."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
 
 def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
-    """Return the weights as (R, row_bytes) uint8."""
+    """Return weights (R, C) packed to uint8 (R, row_bytes)."""
     rows, columns = values_RC.shape
     packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
     for part in _parts(rows, columns):
@@ -114,7 +116,7 @@ def _pack(values: Tensor, storage: StorageName) -> Tensor:
 
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return the weights (R, C), rounded to `dtype` only at the end."""
+    """Return the weights (R, C) of packed bytes, rounded to `dtype` only at the end."""
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
@@ -142,8 +144,8 @@ def _parts(rows: int, columns: int) -> list[slice]:
 
 
 class _Product(torch.autograd.Function):
-    """Product x (..., C) -> (..., R) with a packed weight. The unpacked weight exists briefly, and is not saved for the
-    backward."""
+    """Matrix product x (..., C) -> (..., R) with a packed weight. The unpacked weight is temporary, and is not saved
+    for the backward."""
 
     @staticmethod
     def forward(
@@ -165,7 +167,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Tensor:
-    """Return x W^T + b, with a weight that is packed or not."""
+    """Return x W^T + b. `packed`: number format of `weight`, None if it is an ordinary tensor."""
     if packed is None:
         return F.linear(x, weight, bias)
     dtype = compute_dtype(x.device.type, x.dtype)
@@ -175,22 +177,22 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
 
 
 def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """Return the rows `ids` of a packed table, (*ids, C); only these rows are unpacked."""
+    """Return the rows `ids` of a packed embedding table, (..., C) for ids (...); only these rows are unpacked."""
     dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype of a computation inside an autograd function, where autocast has no effect; float64 stays
-    float64."""
+    """Return the dtype in which autocast would compute, for an autograd function, where autocast has no effect;
+    `otherwise` without autocast and for float64."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)
 
 
 class PackedLinear(nn.Linear):
-    """Linear layer with a packed weight; see `hold`."""
+    """Linear layer with a packed weight. `hold` converts `nn.Linear` to this class."""
 
     packed: Packed
 
@@ -199,21 +201,21 @@ class PackedLinear(nn.Linear):
 
 
 def weights_in(module: nn.Module) -> Iterator[str]:
-    """Yield the names of the weights of a layer that can be packed: those of linear maps and of an embedding."""
+    """Yield the names of the weights of a layer that can be packed: those of linear maps and embeddings."""
     for path, part in module.named_modules():
         if _can_hold(part):
             yield f"{path}.weight" if path else "weight"
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Return whether a module's weight can be packed: it is a linear layer, or replaces one (an adapter, the output
-    layer of a loss in chunks)."""
+    """Return whether the weight of a module can be packed: the module is a linear layer, or replaces one (an adapter,
+    the output layer of a chunked loss)."""
     return type(part) is nn.Linear or "packed" in part.__dict__
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights of these names by bytes, before they have values: values are packed as they are written
-    (`as_written`). The first root has all names; the others may use the same parameters in more places."""
+    """Replace the weights named in `storages` by packed ones, before they have values; values are packed when they are
+    written (`as_written`). `roots`: modules that share parameters; the first one has all names."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}
@@ -234,7 +236,8 @@ def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> Non
 
 
 def find_packed(module: nn.Module) -> dict[str, Packed]:
-    """Return the storage formats by the name of the weight; a tied weight has several names."""
+    """Return the number format of each packed weight in a module, by the name of the weight; a tied weight has several
+    names."""
     parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
     if not parts:
         return {}
@@ -247,8 +250,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state of a module with the shapes of whole, unpacked weights; meta tensors replace packed weights, and
-    parts of weights."""
+    """Return the state dict of a module with the shapes that weights have when they are neither packed nor divided;
+    tensors on the meta device are in place of such weights."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
     for name in packed:
@@ -267,7 +270,7 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
 
 
 def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
-    """Return a packed weight in float32. A whole one is unpacked on the host, since it may not fit on the GPU. A
+    """Return a packed weight in float32. An unsharded one is unpacked on the host, since it may not fit on the GPU. A
     sharded one keeps its layout and its device: each rank unpacks its own rows."""
     if hasattr(tensor, "placements"):
         return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
@@ -277,8 +280,9 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """Yield a tensor to write values to: the tensor itself or, for a packed weight, a float32 tensor that is packed
-    into it afterwards. `on_host`: make it on the host, because several are written together."""
+    """Yield a tensor to write values to: `tensor` itself or, for a packed weight, a float32 tensor that is packed into
+    `tensor` after the `with` block. `on_host`: create the float32 tensor on the host, because several are written
+    together."""
     if packed is None:
         yield tensor
         return

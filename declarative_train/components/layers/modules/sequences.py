@@ -1,4 +1,4 @@
-"""Layers of sequences (B, ..., T, D): positions, learned tokens and tensors, recurrent networks; and a bilinear
+"""Modules for sequences (B, ..., T, D): positions, learned tokens and tensors, recurrent networks; and a bilinear
 form."""
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ClassTokenModule(nn.Module):
 
 
 class LearnedTensor(nn.Module):
-    """x (B, ...) to (B, *shape): the learned tensor for each sample. It is copied, because a view would keep the memory
-    that a sharded unit gathers."""
+    """x (B, ...) to (B, *shape): the learned tensor for each sample. It is copied, because a view would keep the
+    gathered memory of a sharded unit."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -119,18 +119,18 @@ class SequencePoolModule(nn.Module):
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Return (B, ..., T, D) as (N, T, D), N sequences."""
+    """Return x (B, ..., T, D) reshaped to (N, T, D), one row for each sequence."""
     return x if x.dim() == 3 else x.flatten(0, -3)
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Return results (N, ...) for the rows of `x` with the leading dimensions of `x` (B, ..., T, D)."""
+    """Return y (N, ...), results for the sequences of `x`, with the leading dimensions of `x` (B, ..., T, D)."""
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return a mask (B, ..., S) or (B, ..., T, S) as (N, S) or (N, T, S), one row for each sequence of `x`; a dimension
-    of size 1 is repeated."""
+    """Return a mask (B, ..., S) or (B, ..., T, S) reshaped to (N, S) or (N, T, S), one row for each sequence of `x`; a
+    dimension of size 1 is repeated."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]
@@ -152,17 +152,17 @@ class LstmModule(nn.LSTM):
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
-    """Return the rows of `x`, on a GPU in the dtype of the weights, which is that of the run's precision."""
+    """Return `x` as sequences (N, T, D); on a GPU in the dtype of the layer's weights, that of the run's precision."""
     weight = layer.weight_ih_l0
     assert isinstance(weight, Tensor)
     return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context for the forward of a recurrent layer.
+    """Return a context manager for the forward of a recurrent layer.
 
-    On CUDA, autocast would compute in float16 even under bfloat16. On the CPU, oneDNN's LSTM in half precision fails
-    on many processors; torch's own does not.
+    On CUDA, autocast would compute in float16 even under bfloat16. On the CPU, oneDNN's LSTM in half precision fails on
+    many processors; torch's own does not.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)
@@ -192,7 +192,7 @@ class RnnModule(nn.RNN):
 
 class BilinearModule(nn.Bilinear):
     """x (B, ..., D), y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every device, so inputs
-    that it lowered are cast to the dtype of the weight."""
+    that autocast made half precision are cast to the dtype of the weight."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.bilinear(x.to(self.weight.dtype), y.to(self.weight.dtype), self.weight, self.bias)

@@ -1,4 +1,4 @@
-"""Sums, products, pools and patches of tensors, and stochastic depth."""
+"""Modules without or with few parameters: sums, products, pools and patches of tensors, and stochastic depth."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class EmbeddingNoiseModule(nn.Module):
 
 
 class FunctionModule(nn.Module):
-    """Module that applies a function of expressions to its inputs."""
+    """Module that applies a function of the expression language to its inputs."""
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         super().__init__()

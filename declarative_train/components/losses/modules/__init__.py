@@ -1,1 +1,1 @@
-"""Loss terms as `nn.Module`s. They import torch at the top: only a `build()` body imports them."""
+"""`nn.Module` classes of losses. They import torch, so only the method `build()` of a component imports them."""

@@ -1,8 +1,8 @@
-"""Loss over classes computed together with the linear layer before it, one chunk of the items at a time: only the
-scores of one chunk exist at once, and backward computes them again instead of keeping them.
+"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the items at a time,
+so that only the scores of one chunk exist at once; the backward computes them again.
 
-N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, go further, with
-kernels of their own.
+N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, save more memory
+with kernels of their own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """Replacement of a linear layer, with its parameters: x (B, *S, D), class numbers (B, *S) and mask (B, *S) -> the
-    loss of each item (B, *S), before class weights and weights of padding rows.
-    """
+    """Replacement of a linear layer, with the same parameters, that also computes the loss: x (B, *S, D), class numbers
+    (B, *S) and mask (B, *S) -> the loss of each item (B, *S), before class weights and weights of padding rows."""
 
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """Take over the parameters of `linear`. `term`: the loss, which computes rows of single items."""
+        """Use the parameters of `linear`. `term`: the loss, which computes rows of single items."""
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
@@ -37,7 +36,8 @@ class ChunkedHead(nn.Module):
         self._num_chunks = num_chunks
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only the scores of this rank's part of the classes; the caller replaces the parameters."""
+        """Compute only the scores of this rank's part of the classes from now on; the caller replaces the
+        parameters."""
         self._ranks = ranks
         self._term.term.divide(ranks)
 
@@ -58,9 +58,8 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Loss term kept outside of the model: its class weights come from the recipe, and are real even if the model is on
-    meta.
-    """
+    """Reference to a loss module that is not a submodule: its class weights come from the recipe, and have values even
+    if the model is on the meta device."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

@@ -1,4 +1,4 @@
-"""Loss terms over classes: scores against class numbers or class probabilities.
+"""Modules of losses over classes: scores against class numbers or class probabilities.
 
 B batch, C classes, S the other dimensions. Scores (B, *S with C somewhere), class numbers (B, *S), probabilities shaped
 like the scores.
@@ -32,9 +32,9 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """Term of torch's `function`, with classes in dimension 1. The count is the divisor of torch's "mean": the items
-    that are not ignored, each weighted by its class; for soft targets the number of items; all multiplied by the mask.
-    """
+    """Loss by a function of torch, called with classes in dimension 1. `count` is the divisor of torch's "mean": the
+    number of items that are not ignored, each weighted by its class; for soft targets the number of items; all
+    multiplied by the mask."""
 
     class_weights: Tensor | None
 
@@ -49,7 +49,8 @@ class OverClasses(nn.Module, LossModule):
         class_weights: tuple[float, ...] | None,
         masked: bool,
     ) -> None:
-        """`shape`: that of one row of scores. `axis`: the class dimension in it. `soft`: targets are probabilities."""
+        """Store the settings. `shape`: shape of one row of scores. `axis`: the class dimension in it. `soft`: targets
+        are probabilities."""
         super().__init__()
         self.function = function
         self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft
@@ -61,7 +62,7 @@ class OverClasses(nn.Module, LossModule):
         self.items_per_row = None if varies else float(self.num_items)
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Take scores of this rank's part of the classes only, which are the last dimension."""
+        """Accept scores of this rank's part of the classes, which are the last dimension, from now on."""
         assert isinstance(self.function, CrossEntropyFunction)
         self.function = DividedCrossEntropy(self.function.label_smoothing, self.num_classes, ranks)
         self.num_classes //= ranks.size
@@ -83,7 +84,7 @@ class OverClasses(nn.Module, LossModule):
         return value if weight is None else (value * weight).sum()
 
     def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the loss of each item (B, *S) for class numbers, 0 where the mask is 0."""
+        """Return the loss of each item (B, *S) for class numbers; 0 where the mask is 0."""
         x, y = in_full(input), target.to(torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)
@@ -113,19 +114,19 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores and classes with masked ones replaced by 0: they may be nan or out of range."""
+        """Return scores and targets with masked items replaced by 0, since they may be nan or out of range."""
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
 
     def _item_shape(self, x: Tensor) -> tuple[int, ...]:
-        """Return the shape of the items, (B, *S)."""
+        """Return the shape of the items, (B, *S): that of the scores without the class dimension."""
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return all three with classes in dimension 1, as torch expects.
+        """Return scores, targets and weights with classes in dimension 1, as torch expects.
 
-        If classes are last, the dimensions before them are joined. The same is done in deterministic runs: CUDA's
+        If classes are last, the dimensions before them are flattened. The same is done in deterministic runs: CUDA's
         kernel for images of classes, `nll_loss2d`, is not deterministic.
         """
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
@@ -139,7 +140,8 @@ class OverClasses(nn.Module, LossModule):
 
 @dataclass(frozen=True, slots=True)
 class DividedCrossEntropy:
-    """Cross entropy of scores (N, C / size), where each rank has those of its classes: the same value on all ranks.
+    """Cross entropy of scores (N, C / size), of which each rank has those of its classes; the result is the same on all
+    ranks.
 
     Three sums of N numbers replace the gathered scores, as in Shoeybi et al., Megatron-LM, 2019.
     """
@@ -173,7 +175,7 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Term whose items (B, *S) a `ChunkedHead` has computed already, in place of the scores."""
+    """Loss whose items (B, *S) a `ChunkedHead` has computed already; it gets them in place of the scores."""
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         weight = item_weight(mask, row_weight, input.dim(), input.dtype)

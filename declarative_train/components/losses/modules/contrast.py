@@ -1,4 +1,4 @@
-"""Contrastive term: match each view of a sample with its other view within a group of samples.
+"""Contrastive loss: match each view of a sample with its other view within a group of samples.
 
 R rows of this rank, N samples of a group, G groups, D width.
 """
@@ -18,12 +18,12 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 
 class Contrast(nn.Module, LossModule):
-    """Contrastive loss between two views of each sample; input, target: (R, D). The count is the number of rows.
-    Padding rows are not negatives.
+    """Contrastive loss between two views of each sample; input, target: (R, D). `count` is the number of rows. Padding
+    rows are not negatives.
 
     The engine sets `groups` (`components/layers/sample_groups.py`). In training, a group larger than a rank's
     microbatch is gathered with gradients. In evaluation the rows of all ranks are gathered and kept until their group
-    is complete; each rank then computes its part of it.
+    is complete; each rank then computes a part of the rows of the group.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -53,14 +53,15 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's part of the sum for the last group of an evaluation, which is smaller."""
+        """Return this rank's part of the sum for the last group of an evaluation, which has fewer samples."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
             return torch.zeros(())
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Return this rank's part of the sums for the groups that these rows (R, 2, D) of all ranks complete."""
+        """Add the rows (R, 2, D) of all ranks to those that wait; return this rank's part of the sum over the groups
+        that are now complete."""
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))
@@ -68,7 +69,8 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the sum for a group (n, 2, D): every `size`-th row, matched with all rows."""
+        """Return this rank's part of the sum for a group (n, 2, D): every `size`-th row, matched with all rows of the
+        group."""
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
@@ -76,8 +78,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the sum for this rank's rows (slot, D), matched with those of `span` neighbouring ranks, which do the
-        same."""
+        """Return the sum over this rank's rows (slot, D), matched with the rows of all `span` neighbouring ranks of the
+        group."""
         group = self.groups.process_groups[span]
         all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
         all_weight = _gather(weight, group)
@@ -86,7 +88,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the sum over rows of x (..., R, D) of the cross entropy with their own row of `among` (..., N, D)."""
+        """Return the sum over the rows of x (..., R, D) of the cross entropy of finding their partner, row number
+        `own`, in `among` (..., N, D). Rows with weight 0 do not count."""
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)
         scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would give nan if all are absent
@@ -98,14 +101,13 @@ class Contrast(nn.Module, LossModule):
 
 
 def _pad(x: Tensor, rows: int) -> Tensor:
-    """Append rows of 0, up to `rows`."""
+    """Return `x` with zero rows appended, up to `rows` rows."""
     return x if x.shape[0] == rows else torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather with a gradient: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. Backward sums the
-    gradients of all ranks for a row.
-    """
+    """Differentiable all-gather: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. In the backward, each
+    rank gets the gradients of its rows, summed over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Loss terms element by element, and the weight of each item from mask and row weights, for every term."""
+"""Modules of element-wise losses, and the weight of each item from mask and row weights, which all losses use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from declarative_train.components.component import LossModule
 
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return the weight of each item (B, *S), of `rank` dimensions; S may be broadcast (sizes of 1). None: all 1."""
+    """Return the weight of each item, a tensor that broadcasts to (B, *S) of `rank` dimensions: mask times row weight.
+    None if all weights are 1."""
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
         return rows if mask is None else rows * mask.to(dtype)
@@ -22,7 +23,8 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of the weights of all items, a float64 scalar on the device of its input."""
+    """Return the sum of the weights of all items, a float64 scalar on the device of the mask or row weights; on the CPU
+    without either."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
@@ -34,7 +36,7 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 
 def in_full(input: Tensor) -> Tensor:
-    """Return the tensor, in float32 if it is in half precision, as autocast does for losses: sums would lose
+    """Return the tensor, converted to float32 if it is in half precision, as autocast does for losses: sums would lose
     precision."""
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
@@ -44,10 +46,10 @@ Function = Callable[[Tensor, Tensor, str], Tensor]
 
 
 class ElementwiseModule(nn.Module, LossModule):
-    """Term of `function`. input, target, mask: (B, *shape). The count is the number of elements, or the sum of their
-    mask.
+    """Loss by a `function` of input and target. input, target, mask: (B, *shape). `count` is the number of elements, or
+    the sum of the mask.
 
-    Masked values are replaced before the function sees them, even nan.
+    Masked values are replaced before the function gets them, so they may be nan.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], masked: bool) -> None:
@@ -72,9 +74,8 @@ class ElementwiseModule(nn.Module, LossModule):
 
 
 class Divergence(nn.Module, LossModule):
-    """KL divergence. input (log-probabilities) and target: (B, ...); mask (B,). The count is the number of rows:
-    torch's `batchmean`.
-    """
+    """KL divergence. input (log-probabilities) and target: (B, ...); mask (B,). `count` is the number of rows, as in
+    torch's `batchmean`."""
 
     def __init__(self, log_target: bool, masked: bool) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class PoissonNllFunction:
 
 
 class BinaryCrossEntropy(nn.Module):
-    """Binary cross entropy as a module, so that `pos_weight` moves to the device with it."""
+    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to the device with it."""
 
     pos_weight: Tensor | None
 

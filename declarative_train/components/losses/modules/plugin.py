@@ -1,4 +1,4 @@
-"""Modules for losses and metrics of plugins: sums of their values, and trials on generated samples.
+"""Modules of plugins' losses, and trial calls of the user's code on generated samples.
 
 B batch (rows, padding included), S the dimensions of an item within a row.
 """
@@ -22,7 +22,8 @@ _TOLERANCE = 1e-4  # relative to the largest value: other numbers of rows are su
 
 
 class OfPlugin(nn.Module, LossModule):
-    """Term of a plugin's `forward`, which gives values (B, *shape). Masked values are ignored, even nan."""
+    """Loss of a plugin: the user's `forward` returns values (B, *shape), which are summed. Masked values are ignored,
+    even nan."""
 
     def __init__(self, forward: Forward, shape: tuple[int, ...], masked: bool) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class OfPlugin(nn.Module, LossModule):
 
 
 def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the values of `forward`. Raises ValueError unless it returns a tensor (B, ...)."""
+    """Call the user's `forward` and return its values. Raises ValueError unless it returns a tensor (B, ...)."""
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
         found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -49,13 +50,13 @@ def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tens
 
 
 def try_forward(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the values of `forward` for a few generated samples."""
+    """Call the user's `forward` on a few generated samples and return its values."""
     with torch.no_grad():
         return call_forward(forward, *make_samples(input, target))
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
-    """Return whether the values of a sample change if there are fewer other samples."""
+    """Return whether the values of a sample change if the batch has fewer other samples."""
     judged, wanted = make_samples(input, target)
     with torch.no_grad():
         whole = call_forward(forward, judged, wanted)[:_FEWER]

@@ -1,1 +1,1 @@
-"""Metrics over tensors. They import torch at the top: only a `build()` body imports them."""
+"""Accumulators of metrics. They import torch, so only the method `build()` of a component imports them."""

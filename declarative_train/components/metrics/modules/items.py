@@ -1,4 +1,4 @@
-"""Items of a metric in rows, with weights; metrics of counts and of rankings over them."""
+"""Items of classification metrics, with weights; and accumulators of metrics of counts and of rankings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from declarative_train.components.losses.modules.elementwise import in_full, ite
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
-    """Return the weights (B, *S) float64, 0 for items that are not counted; None: all 1. `counted`: bool, false if
-    ignored.
-    """
+    """Return the weight (B, *S) of each item, float64, 0 for items that are not counted; None if all weights are 1.
+    `counted`: bool, False for ignored items."""
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -27,8 +26,8 @@ def not_ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
 
 
 class ClassItems:
-    """Items of classes: scores (B, ..., C, ...) and targets, as numbers (B, *S) or probabilities, -> (N, C), (N,),
-    weights (N,).
+    """Converter for several classes: scores (B, ..., C, ...) and targets, as class numbers (B, *S) or probabilities, ->
+    scores (N, C), class numbers (N,), weights (N,).
 
     The class of a soft target is the one with the highest probability.
     """
@@ -52,9 +51,9 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Binary items: scores and answers (B, *S) -> (N, L), bool (N, L), weights (N, L), of L labels along `axis` of a
-    sample; without an axis all elements are of 1 label. An answer above one half is positive.
-    """
+    """Converter for labels that are yes or no: scores and answers (B, *S) -> scores (N, L), bool answers (N, L),
+    weights (N, L). L labels are along `axis` of a sample; without an axis all elements belong to one label. An answer
+    above one half is positive."""
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -91,11 +90,11 @@ def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """Metric of counts. `threshold` None: the class with the highest score is predicted. Otherwise each of C labels is
-    positive or negative.
+    """Accumulator of a metric of counts. `threshold` None: the class with the highest score is predicted. Otherwise
+    each of C labels is positive or negative.
 
-    A class or label that is neither predicted nor actual has 0; `macro` excludes such a class and keeps such a label:
-    torchmetrics' rules.
+    A class or label that is neither predicted nor actual has the value 0; `macro` excludes such a class and keeps such
+    a label, as torchmetrics does.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class FromCounts(MetricModule):
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Return a / b, 0 where b is 0."""
+    """Return a / b, and 0 where b is 0."""
     return torch.where(b == 0, 0, a / torch.where(b == 0, 1, b))
 
 
@@ -155,21 +154,22 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
     """Return the fraction of pairs (positive, negative) in which the positive scores higher; ties count half. `yes`,
-    `no`: the weights of positives and negatives at each score, ascending."""
+    `no`: the weights of positives and negatives at each distinct score, ascending."""
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the precision among all items with at least a positive's score, averaged over the positives. `yes`, `no`:
-    the weights of positives and negatives at each score, ascending."""
+    """Return the average precision: for each positive, the share of positives among the items that score at least as
+    high; the mean over the positives. `yes`, `no`: the weights of positives and negatives at each distinct score,
+    ascending."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
 
 class OfRanking(MetricModule):
-    """Metric of the order of yes and no. Classes are taken one against the rest. Averages are over the columns (classes
-    or labels) that have a yes and a no; `micro` is of all columns at once."""
+    """Accumulator of a metric of the order of scores. Of several classes each is compared with the rest. Averages are
+    over the classes or labels that have both a positive and a negative; `micro` puts all of them together."""
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Keep scores (N, C) and answers, -1 if not counted; copies, since the batch's tensors are reused."""
+        """Keep copies of scores (N, C) and answers, -1 for items that do not count; copies, since the tensors of a
+        batch are reused."""
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

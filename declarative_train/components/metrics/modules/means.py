@@ -1,6 +1,5 @@
-"""Metrics that are a mean over items, or a function of one, from two sums kept on the device; and the coefficient of
-determination, from four.
-"""
+"""Accumulators of metrics that are a mean over items, or a function of one (two sums kept on the device), and of the
+coefficient of determination (four sums)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """Mean over items: `values` computes the items, `finish` turns the mean into the metric (by a root, say)."""
+    """Mean over items: `values` computes the items, `finish` turns the mean into the metric (such as a root)."""
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -48,7 +47,7 @@ class MeanOfItems(MetricModule):
 
 
 class Itself:
-    """Items (B, *S) of the input, unchanged."""
+    """Items of a mean: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -57,7 +56,7 @@ class Itself:
 
 
 class Errors:
-    """Items: `error(input, target)` of each element (B, *S)."""
+    """Items of a mean: `error(input, target)` of each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -72,7 +71,7 @@ class Errors:
 
 
 class Hits:
-    """Items that are 1 where the target class is among the `top_k` highest scores, else 0."""
+    """Items of a mean: 1 if the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -88,7 +87,7 @@ class Hits:
 
 
 class Agreements:
-    """Items that are 1 where score and answer are both positive or both negative, else 0."""
+    """Items of a mean: 1 if score and answer are both positive or both negative, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -102,7 +101,7 @@ class Agreements:
 
 
 class Surprises:
-    """Items: the cross entropy of each."""
+    """Items of a mean: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -116,7 +115,7 @@ class Surprises:
 
 
 class ItemLoss:
-    """Items whose cross entropy (B, *S) the loss has already computed."""
+    """Items of a mean: the cross entropy (B, *S) that the loss has already computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -137,14 +136,16 @@ def absolute(x: Tensor, y: Tensor) -> Tensor:
 
 
 def relative(x: Tensor, y: Tensor) -> Tensor:
-    """Return the relative error, with torchmetrics' lower bound of the target."""
+    """Return the relative error of each element; the denominator has the same lower bound as in torchmetrics."""
     return (x - y).abs() / y.abs().clamp(min=1.17e-06)
 
 
 class Determination(MetricModule):
-    """Four sums for each of the D elements of a row: weight, target, its square, squared error. The mean over D.
+    """Accumulator of the coefficient of determination: for each of the D elements of a row the sums of weight, target,
+    squared target and squared error. The result is the mean over D.
 
-    Targets count from the first one, so that targets far from 0 lose no digits, and equal ones have a spread of 0."""
+    The first target is subtracted from all targets, so that targets far from 0 lose no digits, and equal ones have
+    variance 0."""
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device
@@ -175,5 +176,5 @@ class Determination(MetricModule):
 
 
 def _first(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the first row of x (N, D) that counts, for each column."""
+    """Return, for each column, the first row of x (N, D) with a weight above 0."""
     return x.gather(0, (weight > 0).int().argmax(0, keepdim=True)).squeeze(0)

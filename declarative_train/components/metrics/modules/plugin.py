@@ -1,4 +1,4 @@
-"""Modules for metrics of plugins."""
+"""Accumulators of plugins' metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Items (B, *S): the values that a plugin's `forward` returns."""
+    """Items of a mean: the values (B, *S) that the user's method `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -26,9 +26,8 @@ class PluginValues:
 
 
 class OfAllRows(MetricModule):
-    """Metric of all rows: they are kept until the end, then gathered from all ranks; padding and masked rows are
-    excluded.
-    """
+    """Accumulator of a metric of all rows together: rows are kept until the end and gathered from all ranks; padding
+    and masked rows are excluded."""
 
     def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device
@@ -59,8 +58,8 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the one number (float64 scalar) that a plugin's `whole` returns. Raises ValueError if it is not one
-    number."""
+    """Call the user's method `whole` and return its result, a float64 scalar. Raises ValueError if it does not return
+    one number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)
     value = torch.as_tensor(found, dtype=torch.float64)
@@ -70,5 +69,5 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the number that a plugin's `whole` returns for a few generated samples."""
+    """Call the user's method `whole` on a few generated samples and return its result."""
     return one_number(whole, *make_samples(input, target))

@@ -1,4 +1,4 @@
-"""Modules for metrics of a row's ranking, and for the correlation of classes."""
+"""Functions for metrics of the ranking of labels within a row, and the accumulator of the correlation of classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Items: `values(scores, gains, k)` of each row."""
+    """Items of a mean: `values(scores, gains, k)` of each row."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -31,7 +31,8 @@ class Rows:
 
 
 def _places(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return (B, K): for each label, how many of the row's labels (of those in `among`) score at least as high."""
+    """Return (B, K): for each label, the number of labels of the row that score at least as high. `among`: True for the
+    labels to count; None: all."""
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()
@@ -64,8 +65,8 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the gain of each row. Labels of equal score share the mean of their discounts (McSherry and Najork,
-    2008)."""
+    """Return the normalised gain (B,) of each row. Labels of equal score share the mean of their discounts (McSherry
+    and Najork, 2008)."""
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
     discount[k:] = 0
@@ -83,7 +84,7 @@ def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
 
 
 class Correlation(MetricModule):
-    """Correlation of predicted and actual classes, from their counts (Gorodkin, 2004)."""
+    """Accumulator of the correlation of predicted and actual classes, computed from their counts (Gorodkin, 2004)."""
 
     def __init__(
         self, items: ClassItems | YesNoItems, threshold: float | None, num_classes: int, device: torch.device

@@ -1,1 +1,2 @@
-"""Update rules on torch tensors. They import torch at the top: only a `build()` body imports them."""
+"""Optimizer classes that torch does not have. They import torch, so only the method `build()` of a component imports
+them."""

@@ -22,7 +22,8 @@ def lion(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """Do one step in place: update = sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g."""
+    """Update `params` and `exp_avgs` (m) in place by one step: update = sign(beta1 m + (1 - beta1) g), then m = beta2 m
+    + (1 - beta2) g."""
     updates = torch._foreach_mul(exp_avgs, beta1)
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
     if type(updates[0]) is Tensor:
@@ -38,7 +39,7 @@ def lion(
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """Optimizer with the interface of torch's; state `exp_avg`."""
+    """Lion as a `torch.optim.Optimizer`; the state of a parameter is `exp_avg`."""
 
     def __init__(
         self,
