@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from declarative_train.components.matrix_products import Use, Weight
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.matrix_products import Use, Weight
 from declarative_train.core.cuts import LayerCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.text.modules.latent_attention import LatentAttentionModule

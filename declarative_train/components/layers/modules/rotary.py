@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of elements of a head, turned by an angle that grows with the position.
+"""Rotary positions: pairs of elements of a query or key are rotated by an angle that grows with the position.
 
 B batch, T positions, H heads, K head width.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Rotary angles: pair i of a head turns by `base ** (-2 i / K)` per position, then changed by `scaling` ("",
-    linear, llama3, yarn)."""
+    """Rotary angles. Pair i of a head is rotated by `base ** (-2 i / K)` per position; `scaling` changes these
+    frequencies ("", linear, llama3, yarn)."""
 
     base: float
     scaling: str = ""
@@ -32,7 +32,7 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor on cosine and sine; for yarn, equation 22 of the paper."""
+        """Factor by which cosine and sine are multiplied; for yarn, equation 22 of the paper, else 1."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -50,7 +50,7 @@ class Angles:
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, (T, K / 2) each, in float32 at least.
+        """Return cos and sin of the angles of T positions, (T, K / 2) each, in float32 at least.
 
         Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
         """
@@ -62,7 +62,8 @@ class Angles:
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
     def _scale(self, plain: Tensor, K: int) -> Tensor:
-        """Return the scaled frequencies (K / 2), from fast to slow."""
+        """Return the frequencies (K / 2) of all pairs, changed by `scaling`; `plain`: the unscaled ones, from fast to
+        slow."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":
@@ -70,8 +71,9 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Slow down waves longer than the original length by `factor`, keep short ones, with a ramp between them.
-        Grattafiori et al., The Llama 3 herd of models, 2024; the ramp is that of the published code."""
+        """Return the frequencies scaled as for Llama 3: waves longer than the original length are slowed down by
+        `factor`, short ones are kept, with a ramp between them. Grattafiori et al., The Llama 3 herd of models, 2024;
+        the ramp is that of the published code."""
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = kept.clamp(0, 1)
@@ -90,20 +92,20 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the (fractional) index of the pair that makes this many turns within the original length."""
+        """Return the (fractional) index of the pair that makes `times` full turns within the original length."""
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 class RotaryTables:
-    """Cache of one table of cos and sin for all layers of a model with the same angles (`share_tables`), kept between
-    steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile the table
-    is computed where it is used."""
+    """Cache of the table of cos and sin that all layers of a model with the same angles use (`share_tables`), kept
+    between steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile
+    the table is computed where it is used."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the result of `Angles.table`, computed once and cached."""
+        """Return `angles.table(T, K, like)`, computed once and cached."""
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)
@@ -119,7 +121,8 @@ class RotaryTables:
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Turn each pair by the angle of its position. Computes in the table's dtype and returns the dtype of x."""
+    """Rotate each pair of elements by the angle of its position. Computes in the dtype of the table and returns the
+    dtype of x."""
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
     return turned.to(x_BHTK.dtype)
