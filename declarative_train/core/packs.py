@@ -52,9 +52,10 @@ class Pack:
     of nodes."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Addresses of the formats of weights, by the word of `format` in an entry of `model.weights`: classes with two
-    static methods. `locate(weights, path)`, called when the recipe is read, gets the entry and its absolute path, and
-    returns that of the files; raises PublishedError. `plan(recipe, lowered, parameters, weights)`, called when it is
-    compiled, returns the `WeightsPlan`, or None, and diagnostics."""
+    static methods, and a third one if a plan has `packed`. `locate(weights, path)`, called when the recipe is read,
+    gets the entry and its absolute path, and returns that of the files; raises PublishedError. `plan(recipe, lowered,
+    parameters, weights)`, called when it is compiled, returns the `WeightsPlan`, or None, and diagnostics.
+    `unpack(tensors)`, called when files with fewer bits are opened, returns them as they were."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Addresses of `Section` classes whose keys a section of the recipe gets, by the section's name. Sections that take
     such keys: `evaluation`."""

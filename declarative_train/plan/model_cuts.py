@@ -45,7 +45,8 @@ def _divide_experts(layout: LayoutPlan, recipe: Recipe, lowered: Lowered) -> tup
         names |= {f"{path}.{name}": each for name, each in cut.parameters.items()}
     if not found:
         diagnostics.append(no_experts(span))
-    return replace(layout, cuts=replace(cuts, nodes=nodes, parameters=names)), diagnostics
+    summed = tuple(name for name in cuts.summed if not name.startswith(tuple(f"{path}." for path in found)))
+    return replace(layout, cuts=replace(cuts, nodes=nodes, parameters=names, summed=summed)), diagnostics
 
 
 def _divide_layers(

@@ -45,12 +45,18 @@ class ParameterPlan:
 class PartPlan:
     """Tensor of a file that fills some rows of a parameter. `share`: its number of rows in proportion to the `share` of
     the other tensors. `transpose`: whether the file's tensor is transposed. `ones`: the number of leading dimensions of
-    size 1 that only the file's tensor has; if negative, that only the parameter has."""
+    size 1 that only the file's tensor has; if negative, that only the parameter has. `count`: the part is slice `index`
+    of so many along the first dimension of the file's tensor, and of its last dimension every `step`-th element from
+    `first` on."""
 
     name: str
     share: int = 1
     transpose: bool = False
     ones: int = 0
+    count: int = 0
+    index: int = 0
+    first: int = 0
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class TensorMapPlan:
     `prefix`: beginning that either all names of a file have or none. `ignored`: tensors of the file that are not
     parameters. `alone`: parameters that the file does not have. `hints`: advice if the shapes of a parameter and its
     tensor differ. `drawn`: parameters of output layers, which keep random initial values if the file lacks them.
-    `respelt`: endings of names in older files -> current endings."""
+    `respelt`: endings of names in older files -> current endings. `packed`: the format of weights (a row of a pack)
+    whose `unpack` opens tensors that are stored in fewer bits."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -70,6 +77,7 @@ class TensorMapPlan:
     hints: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
     respelt: dict[str, str] = field(default_factory=dict)
+    packed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

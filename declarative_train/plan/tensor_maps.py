@@ -95,14 +95,23 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
     """Return the shape of the parameter that is formed from tensors of a file; None if the tensors do not fit
     together."""
     parts = list(parts)
-    shapes = [_without_ones(found[part.name], part.ones) for part in parts]
-    shapes = [shape[::-1] if part.transpose else shape for shape, part in zip(shapes, parts, strict=True)]
+    shapes = [shape_of_part(part, found[part.name]) for part in parts]
     if len({shape[1:] for shape in shapes}) > 1 or not all(shapes):
         return None
     rows, shares = sum(shape[0] for shape in shapes), sum(part.share for part in parts)
     if any(shape[0] * shares != rows * part.share for shape, part in zip(shapes, parts, strict=True)):
         return None
     return (rows, *shapes[0][1:])
+
+
+def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a part has in the parameter, () if the file's tensor has another one."""
+    if part.count:
+        if shape[:1] != (part.count,) or len(shape) < 2:
+            return ()
+        shape = (*shape[1:-1], len(range(part.first, shape[-1], part.step)))
+    shape = _without_ones(shape, part.ones)
+    return shape[::-1] if part.transpose else shape
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:

@@ -113,6 +113,10 @@ CASES: dict[str, list[Case]] = {
             {"x": SEQUENCE},
         ),
         ({"experts": 4, "top_k": 4, "hidden": 5, "normalize": False}, {"x": VECTOR}),
+        (
+            {"experts": 4, "top_k": 2, "hidden": 5, "activation": "clipped_silu", "bias": True},
+            {"x": GRID},
+        ),
     ],
     "multiply": [({}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "one_hot": [({}, {"x": TOKENS})],
@@ -135,6 +139,8 @@ CASES: dict[str, list[Case]] = {
     "self_attention": [
         ({"heads": 2, "qk_norm": True, "qk_norm_zero_centered": True, "scale": 0.3, "softcap": 5.0}, {"x": SEQUENCE}),
         ({"heads": 2}, {"x": SEQUENCE}),
+        ({"heads": 4, "kv_heads": 2, "causal": True, "sinks": True, "window": 3}, {"x": SEQUENCE}),
+        ({"heads": 2, "sinks": True}, {"x": SEQUENCE, "mask": KEEP}),
         ({"heads": 4, "kv_heads": 2, "causal": True, "rotary": {"base": 500}}, {"x": SEQUENCE, "mask": KEEP}),
         ({"heads": 2, "head_width": 6, "qk_norm": True, "fused": False, "bias": False}, {"x": SEQUENCE}),
         (

@@ -175,18 +175,18 @@ def test_what_the_kernel_cannot_do_takes_the_mask(double: Double) -> None:
 
 def test_on_this_processor_and_in_full_precision_it_is_a_mask() -> None:
     queries = torch.zeros(1, 4, T, 8, dtype=torch.bfloat16)
-    assert not documents.serves(queries, 0.0, None)
+    assert not documents.serves(queries, 0.0, False)
     with FakeTensorMode():
         there = torch.empty(1, 4, T, 8, dtype=torch.bfloat16)
-        assert not documents.serves(there, 0.0, None)
+        assert not documents.serves(there, 0.0, False)
         with documents.treat_as_gpu(True):
-            assert documents.serves(there, 0.0, None) == (documents.varlen() is not None)
-            assert not documents.serves(there.float(), 0.0, None)
-            assert not documents.serves(there, 0.1, None)
-            assert not documents.serves(there, 0.0, 30.0)
-            assert not documents.serves(there[..., :6], 0.0, None)
+            assert documents.serves(there, 0.0, False) == (documents.varlen() is not None)
+            assert not documents.serves(there.float(), 0.0, False)
+            assert not documents.serves(there, 0.1, False)
+            assert not documents.serves(there, 0.0, True)
+            assert not documents.serves(there[..., :6], 0.0, False)
         with documents.treat_as_gpu(False):
-            assert not documents.serves(there, 0.0, None)
+            assert not documents.serves(there, 0.0, False)
 
 
 def test_torchs_own_function_takes_what_it_is_given() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from declarative_train.components.layers.modules.rotary import Angles
 
 _STARTS = {  # as in torch's nn.MultiheadAttention
+    "sinks": "zeros",
     "query_norm.weight": "ones",
     "key_norm.weight": "ones",
     **{f"{name}.weight": "xavier_uniform" for name in ("qkv", "query", "key", "value", "key_value")},
@@ -146,6 +147,9 @@ class SelfAttention(Layer):
     softcap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Limit of the products of queries and keys: softcap * tanh(product / softcap), as in Gemma 2. No fused kernel
     supports it, so the weights of all pairs are held in memory, T * T for each head."""
+    sinks: bool = False
+    """A learned number for each head takes part in the softmax of a position's products and gives no value, so that a
+    position may attend to nothing (gpt-oss). As with `softcap`, the weights of all pairs are held in memory."""
     window: int | None = Field(default=None, ge=1)
     """With `causal`: the number of positions that a position sees at most, itself and those just before it; by default
     all."""
@@ -280,6 +284,7 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
         window=None if own is None else own.window,
         scale=None if own is None else own.scale,
         softcap=None if own is None else own.softcap,
+        sinks=own is not None and own.sinks,
     )
 
 
@@ -300,8 +305,11 @@ def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> 
         pieces = {"query": (query,), "key_value": (kv, kv)}
     words = ("weight", "bias") if heads.bias else ("weight",)
     cuts = {f"{name}.{word}": ParameterCut(0, sizes) for name, sizes in pieces.items() for word in words}
+    cuts |= {"out.weight": ParameterCut(1, (query,))}
+    if heads.sinks:
+        cuts["sinks"] = ParameterCut(0, (heads.num_heads,))
     summed = ("query_norm.weight", "key_norm.weight") if heads.qk_norm else ()
-    return LayerCut("heads", cuts | {"out.weight": ParameterCut(1, (query,))}, summed)
+    return LayerCut("heads", cuts, summed)
 
 
 def angles_of(rotary: Rotary | None) -> Angles | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Port, ShapeError
-from declarative_train.components.layers.default_inits import linear_weight
+from declarative_train.components.layers.default_inits import linear_weight, start
 from declarative_train.components.layers.shape_checks import (
     Inputs,
     divisors,
@@ -26,19 +26,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_INNER = ("experts.gate", "experts.up")  # their rows are hidden features
+
+
 class Moe(Layer):
     """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position and
     gives each a weight; the weighted outputs are added. No position is dropped.
 
-    An expert is `down(activation(gate(x)) * up(x))`. The output `balance` (B,) is the balance loss of each sample: the
-    number of experts times the sum, over the experts, of the part of the choices that fell on the expert times its mean
-    score. It is 1 if all experts are used equally; a loss `mean` with a small `weight` reads it. The balance loss of a
-    sample depends on no other sample, so every layout computes the same gradients. `mask` (B, ...) is true for
-    positions that count in it. The input `balance` is the balance loss of earlier layers, to which this layer's is
-    added. A shared expert is an ordinary feed-forward network whose output is added.
+    An expert is `down(activation(gate(x)) * up(x))`, or as `activation` says. The output `balance` (B,) is the balance
+    loss of each sample: the number of experts times the sum, over the experts, of the part of the choices that fell on
+    the expert times its mean score. It is 1 if all experts are used equally; a loss `mean` with a small `weight` reads
+    it. The balance loss of a sample depends on no other sample, so every layout computes the same gradients. `mask` (B,
+    ...) is true for positions that count in it. The input `balance` is the balance loss of earlier layers, to which
+    this layer's is added. A shared expert is an ordinary feed-forward network whose output is added.
 
     Parameters `router.weight` (experts, D), `experts.gate` and `experts.up` (experts * hidden, D), `experts.down`
-    (experts * D, hidden): the matrices of all experts, stacked by rows. Shazeer et al., Outrageously large neural
+    (experts * D, hidden): the matrices of all experts, stacked by rows; with `bias` also `router.bias` and
+    `experts.gate_bias`, `up_bias`, `down_bias`. Shazeer et al., Outrageously large neural
     networks, 2017; Liu et al., DeepSeek-V3, 2024.
     """
 
@@ -52,8 +56,14 @@ class Moe(Layer):
     """Number of experts that each position uses."""
     hidden: int = Field(ge=1)
     """Width inside an expert."""
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
-    """Activation of the gate; `gelu_tanh` is GPT-2's formula."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "clipped_silu"] = "silu"
+    """Activation of the gate; `gelu_tanh` is GPT-2's formula. With `clipped_silu`, as in gpt-oss, an expert is
+    `down(g * sigmoid(1.702 g) * (u + 1))`: g is `gate(x)`, at most `limit`, and u is `up(x)`, between `-limit` and
+    `limit`."""
+    limit: float = Field(default=7.0, gt=0, allow_inf_nan=False)
+    """Limit of `clipped_silu`."""
+    bias: bool = False
+    """Biases of the router and of the experts."""
     scores: Literal["softmax", "sigmoid"] = "softmax"
     """Function of the router's outputs: `softmax` over all experts, or `sigmoid` of each, as in DeepSeek-V3."""
     normalize: bool = True
@@ -96,7 +106,7 @@ class Moe(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.moe import MoeModule, Routing
+        from declarative_train.components.layers.modules.moe import ExpertKind, MoeModule, Routing
 
         routing = Routing(
             self.experts,
@@ -108,12 +118,13 @@ class Moe(Layer):
             self.top_groups or 1,
             self.bias_rate,
         )
-        return MoeModule(inputs["x"].shape[-1], self.hidden, self.activation, routing, dtype_of(inputs["x"]))
+        kind = ExpertKind(self.hidden, self.activation, self.bias, self.limit)
+        return MoeModule(inputs["x"].shape[-1], kind, routing, dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter in ("router.weight", "experts.gate", "experts.up", "experts.down"):
             return linear_weight()
-        return super().init_of(parameter, inputs)
+        return start("zeros") if parameter.endswith("bias") else super().init_of(parameter, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
         if kind == "hidden":
@@ -121,13 +132,17 @@ class Moe(Layer):
                 what = format_count(self.hidden, "hidden feature")
                 return f"the {what} of an expert cannot be divided evenly over {size} ranks"
             inner, last = ParameterCut(0, (self.hidden,) * self.experts), ParameterCut(1, (self.hidden,))
-            return LayerCut(kind, {"experts.gate": inner, "experts.up": inner, "experts.down": last})
+            cuts = {"experts.gate": inner, "experts.up": inner, "experts.down": last}
+            if not self.bias:
+                return LayerCut(kind, cuts)
+            return LayerCut(kind, cuts | {f"{name}_bias": inner for name in _INNER}, ("experts.down_bias",))
         if kind == "experts":
             if self.experts % size:
                 return f"its {self.experts} experts cannot be divided evenly over {size} ranks"
             inner = ParameterCut(0, (self.experts * self.hidden,))
             last = ParameterCut(0, (self.experts * inputs["x"].shape[-1],))
-            return LayerCut(kind, {"experts.gate": inner, "experts.up": inner, "experts.down": last})
+            cuts = {"experts.gate": inner, "experts.up": inner, "experts.down": last}
+            return LayerCut(kind, cuts | ({f"{name}_bias": cut for name, cut in cuts.items()} if self.bias else {}))
         return None
 
     def products(self, use: Use) -> Iterable[Product]:

@@ -45,7 +45,11 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
         part = model.get_submodule(path)
         assert isinstance(part, MoeModule)
         part.divide_experts(peers)
-        own = {name: cuts.parameters[f"{path}.experts.{name}"] for name in ("gate", "up", "down")}
+        own = {
+            name: cut
+            for name in dict(part.experts.named_parameters())
+            if (cut := cuts.parameters.get(f"{path}.experts.{name}")) is not None
+        }
         set_cuts(part.experts, {name: RankCut(cut, peers.index, peers.size) for name, cut in own.items()}, made)
 
 

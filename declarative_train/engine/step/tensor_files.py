@@ -12,13 +12,14 @@ import torch
 from declarative_train.components.layers.modules.packed import Packed
 from declarative_train.core.cuts import NO_CUTS, RankCut
 from declarative_train.core.machine import install
+from declarative_train.core.packs import find_row
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import blocks_of, local_rows, write_whole
 from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.run_folder import Shapes
-from declarative_train.plan.tensor_maps import respelt
+from declarative_train.plan.tensor_maps import respelt, shape_of_part
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
@@ -73,8 +74,10 @@ def open_tensors(path: str) -> Tensors:
 
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors under their names in the model: renamed by the recipe's `rename`, without dropped ones, and in
-    the current spelling of the map."""
+    """Return the tensors under their names in the model: unpacked, renamed by the recipe's `rename`, without dropped
+    ones, and in the current spelling of the map."""
+    if tensors.packed:
+        source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
@@ -118,6 +121,10 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
             whole = source.read(part.name, None, None, 0)
             found.append(whole.reshape((1,) * -part.ones + whole.shape)[a:b])
             continue
+        if part.count:
+            part_of = source.read(part.name, part.index, part.index + 1, 0)[0][..., part.first :: part.step]
+            found.append((part_of.T if part.transpose else part_of)[a:b])
+            continue
         read = source.read(part.name, a, b, _rows_at(part))
         read = read.reshape(read.shape[part.ones :]) if part.ones else read
         found.append(read.T if part.transpose else read)
@@ -137,7 +144,7 @@ def _rows_of(
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
-        size = 1 if part.ones < 0 else shapes[part.name][_rows_at(part)]
+        size = 1 if part.ones < 0 else shape_of_part(part, shapes[part.name])[0]
         a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
         begin += size
         if a < b or (place == len(parts) - 1 and not found):

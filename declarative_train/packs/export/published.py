@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ MakeTensor = Callable[[], torch.Tensor]
 
 _CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # of huggingface-hub
 SHARD_BYTES = 5_000_000_000
+_NOT_KEPT = ("torch_dtype", "quantization_config")  # keys of a published config: weights are not packed again
 STATE_DICT = "model.pth"
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -108,7 +110,7 @@ def write_published(
         called = architecture_of(kind, params) if has_head else kind.base
         has_head = has_head and not (kind.heads and called == kind.architecture)
         name = str(wanted).removeprefix("torch.")
-        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
+        config = {key: value for key, value in config.items() if key not in _NOT_KEPT} | {"dtype": name}
         config["architectures"] = [called]
         config |= _labels(classes_learned(trained, found.node), config)
         names = tensor_map(found, library, config)
@@ -150,6 +152,7 @@ def _tensors(
 ) -> Iterator[tuple[str, MakeTensor]]:
     """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded. Buffers
     have float32 at least: the bias of experts is moved by less than half precision resolves."""
+    sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
             continue
@@ -160,11 +163,26 @@ def _tensors(
         written = dtype if isinstance(parameter, nn.Parameter) else torch.promote_types(dtype, torch.float32)
         for part in parts:
             rows = parameter.shape[0] * part.share // shares
-            yield part.name, _cut(parameter, first, rows, part, written)
+            made = _cut(parameter, first, rows, part, written)
             first += rows
+            if part.count:
+                sliced.setdefault(part.name, []).append((part, made))
+                continue
+            yield part.name, made
             head, is_mean, _ = part.name.partition(".running_mean")
             if is_mean:  # torch's BatchNorm also has a count, which it only reads if momentum is None
                 yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
+    yield from ((name, partial(_join_slices, slices)) for name, slices in sliced.items())
+
+
+def _join_slices(slices: Sequence[tuple[PartPlan, MakeTensor]]) -> torch.Tensor:
+    """Return the tensor of the file that consists of these slices, which parts of several parameters fill."""
+    part, made = slices[0]
+    like = made()
+    whole = like.new_empty(part.count, *like.shape[:-1], like.shape[-1] * part.step)
+    for part, made in slices:
+        whole[part.index][..., part.first :: part.step] = made()
+    return whole
 
 
 def _cut(parameter: torch.Tensor, first: int, rows: int, part: PartPlan, dtype: torch.dtype) -> MakeTensor:

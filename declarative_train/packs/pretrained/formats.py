@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from declarative_train.core.amounts import format_count, list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import extra_for
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
+from declarative_train.packs.pretrained.mxfp4 import unpack, unpack_header
 from declarative_train.packs.pretrained.published import (
     TIMM,
     TRANSFORMERS,
@@ -39,6 +41,9 @@ from declarative_train.plan.weights import header_of
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import WeightsSection
 
+if TYPE_CHECKING:
+    from declarative_train.engine.step.tensor_files import Tensors
+
 _SHOWN = 3
 _BUFFERS = (".running_mean", ".moe.bias")  # found in the built model
 
@@ -61,6 +66,11 @@ class PublishedWeights:
         if not path.endswith((".safetensors", ".pt", ".pth", ".bin")):
             raise PublishedError(f"`{values.path}` is not a file format for weights", "use a .pth or .safetensors")
         return path
+
+    @staticmethod
+    def unpack(source: Tensors) -> Tensors:
+        """Return the tensors of files with weights of four bits as they are before."""
+        return unpack(source)
 
     @staticmethod
     def plan(
@@ -112,6 +122,9 @@ def _plan(
         if not is_folder and (other := other_param(fitting[0], str(weights.format))):
             return plan, other
         header = header_of(path)
+        if is_folder and header is not None and len(opened := unpack_header(header)) < len(header):
+            header, tensors = opened, replace(tensors, packed=TRANSFORMERS)
+            plan = replace(plan, tensors=tensors)
         if header is not None:
             unmet = idle_renames(recipe, weights, rename, header)
             if unmet:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -128,8 +128,12 @@ def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Pa
         if "each" in value:
             names = (value["name"].replace("{each}", str(at)) for at in range(int(str(params[value["each"]]))))
             return tuple(part for name in names for part in _parts(name, params, prefix))
-        share = int(str(params[value["share"]])) if "share" in value else 1
         name = _fill(value["name"], params, prefix)
+        if "slices" in value:
+            count, (first, step) = int(str(params[value["slices"]])), value.get("every", (0, 1))
+            slices = PartPlan(name, 1, bool(value.get("transpose")), 0, count, 0, first, step)
+            return tuple(replace(slices, index=index) for index in range(count))
+        share = int(str(params[value["share"]])) if "share" in value else 1
         return (PartPlan(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
     return tuple(part for each in value for part in _parts(each, params, prefix))
@@ -251,8 +255,8 @@ def read_config(folder: str) -> dict[str, Any]:
 def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     """Return the params of the block that the config determines. Raises PublishedError."""
     kind = _kind(family, config)
-    if config.get("quantization_config") is not None:
-        raise PublishedError("its weights are quantized", "give the model as it was before that")
+    if (config.get("quantization_config") or {"quant_method": "mxfp4"}).get("quant_method") != "mxfp4":
+        raise PublishedError("its weights are quantized, and not as mxfp4", "give the model as it was before that")
     data = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
     # null may be a value: a Mistral without a window writes it so
     seen = {**kind.absent, **{key: value for key, value in data.items() if value is not None or key in kind.absent}}

@@ -49,7 +49,7 @@ _WORDWISE = frozenset({"dropout", "embedding", "embedding_noise", "layer_norm", 
                        "rms_norm", "sinusoidal_positions"})  # fmt: skip
 _RECURRENT = frozenset({"gru", "lstm", "rnn"})
 _REDUCTIONS = frozenset({"amax", "amin", "logsumexp", "mean", "std", "sum", "var"})
-_CAUSAL = frozenset({"deepseek", "gemma", "gpt", "llama", "mixtral"})
+_CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):

@@ -282,7 +282,9 @@ def _intervals(plan: Plan) -> list[list[str]]:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
         rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_background_copy(plan)}"])
-    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_format_copy(plan)}{_to(plan)}"])
+    rows.append(
+        ["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_format_copy(plan)}{_to(plan)}"]
+    )
     return rows
 
 

@@ -138,7 +138,7 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
     if is_of_timm(config) or block in ("vit", "resnet"):
         return _Shape("picture", "label")
     name = str(next(iter(config.get("architectures") or ()), ""))
-    if block in ("deepseek", "gemma", "gpt", "llama", "mixtral"):
+    if block in ("deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"):
         return _Shape("tokens", "next")
     if "ImageClassification" in name:
         return _Shape("picture", "label")

@@ -36,6 +36,8 @@ GEMMA3 |= {"rope_parameters": GEMMA3_ROTARY, "layer_types": ["sliding_attention"
 DEEPSEEK: dict[str, Any] = MOE | {"num_key_value_heads": 4, "moe_intermediate_size": 12, "n_routed_experts": 8}
 DEEPSEEK |= {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14}
 DEEPSEEK |= {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_shared_experts": 2}
+GPT_OSS: dict[str, Any] = MOE | {"num_local_experts": 5, "head_dim": 12, "sliding_window": 5}
+GPT_OSS |= {"rope_parameters": YARN | {"truncate": False}, "attn_implementation": "eager"}
 MSCALE = YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
     "deepseek": ("deepseek_v3", DEEPSEEK | {"rope_parameters": MSCALE}),
@@ -50,6 +52,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
     "gemma3": ("gemma3_text", GEMMA3 | {"num_hidden_layers": 4}),
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", GPT2 | {"n_inner": 40, "activation_function": "gelu", "tie_word_embeddings": False}),
+    "gpt_oss": ("gpt_oss", GPT_OSS),
+    "gpt_oss_plain": (
+        "gpt_oss",
+        GPT_OSS
+        | {"attention_bias": False, "num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+        | {"swiglu_limit": 0.1, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "gpt_oss_wide": ("gpt_oss", GPT_OSS | {"num_hidden_layers": 1, "intermediate_size": 64}),
     "llama": ("llama", SIZES | {"head_dim": 12}),
     "llama3": ("llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "llama_biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
@@ -64,7 +74,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
         MOE | {"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": True, "attention_bias": True},
     ),
 }
-BLOCKS = {"deepseek_v3": "deepseek", "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
+BLOCKS = {"deepseek_v3": "deepseek", "gpt_oss": "gpt_oss", "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
 BLOCKS |= {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
 BLOCKS |= {"mixtral": "mixtral", "qwen3_moe": "mixtral"}
 TOKENS = 12

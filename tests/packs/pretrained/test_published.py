@@ -13,6 +13,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.engine.step.tensor_files import Tensors, join_rows
+from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.published import PartPlan, config_of, family_of, params_of
 from declarative_train.plan.tensor_maps import parts_in
 from tests.packs.pretrained import published_models as made
@@ -28,7 +29,10 @@ def theirs_as_ours(model: Any, plan: Any, *, grad: bool) -> dict[str, torch.Tens
     found = {}
     for parameter in plan.parameters:
         parts = parts_in(weights.tensors, parameter.name.removeprefix("lm."))
-        tensors = [held[part.name] for part in parts]
+        tensors = [
+            held[part.name][part.index][..., part.first :: part.step] if part.count else held[part.name]
+            for part in parts
+        ]
         if parameter.tie is None:
             found[parameter.name] = torch.cat(
                 [t.T if part.transpose else t for t, part in zip(tensors, parts, strict=True)]
@@ -138,7 +142,7 @@ def test_shares_of_a_fused_parameter_are_checked(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "model of type `mamba`, which `llama` is not"),
         ({"hidden_act": "relu6"}, "its `hidden_act` is `relu6`"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of the type `dynamic`"),
-        ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "its weights are quantized, and not as mxfp4"),
         ({"hidden_size": None}, "has no `hidden_size`"),
         ({"rope_parameters": 3}, "is not valid"),
     ],
@@ -307,6 +311,34 @@ def test_half_precision_in_the_file_fills_float32(tmp_path: Path) -> None:
     rewrite(tmp_path, lambda tensors: tensors.update({name: item.bfloat16() for name, item in tensors.items()}))
     module = dt.load(path).plan().module()
     assert {item.dtype for item in module.parameters()} == {torch.float32}
+
+
+def test_weights_of_four_bits_are_read_as_transformers_unpacks_them(tmp_path: Path) -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    _, path = made.write(tmp_path, "gpt_oss_wide")
+    stored: dict[str, torch.Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+
+    def pack(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+            count, columns, rows = tensors.pop(name).shape
+            blocks = torch.randint(0, 256, (count, rows, columns // 32, 16), generator=generator, dtype=torch.uint8)
+            scales = torch.randint(118, 126, (count, rows, columns // 32), generator=generator, dtype=torch.uint8)
+            tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+            stored[name] = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32)
+
+    rewrite(tmp_path, pack)
+    place = tmp_path / "published" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}))
+    run = dt.load(path, set={"training.steps": 1, "training.optimizer.lr": 0.0}).run(quiet=True)
+    experts = run.module().get_submodule("lm.layers.0.moe.experts")
+    wanted = stored["model.layers.0.mlp.experts.gate_up_proj"]
+    assert torch.equal(experts.gate, wanted[..., ::2].mT.flatten(0, 1))
+    assert torch.equal(experts.up, wanted[..., 1::2].mT.flatten(0, 1))
+    assert torch.equal(experts.down, stored["model.layers.0.mlp.experts.down_proj"].mT.flatten(0, 1))
+    folder = export(run.trained(), "huggingface", tmp_path / "back").folder
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
 
 
 def test_a_model_without_its_head_names_what_is_missing(tmp_path: Path) -> None:

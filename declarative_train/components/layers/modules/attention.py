@@ -42,6 +42,7 @@ class Heads:
     window: int | None = None
     scale: float | None = None
     softcap: float | None = None
+    sinks: bool = False
 
     @property
     def query_width(self) -> int:
@@ -50,6 +51,11 @@ class Heads:
     @property
     def kv_width(self) -> int:
         return self.num_kv_heads * self.head_width
+
+    @property
+    def needs_weights(self) -> bool:
+        """True if the weights of all pairs are held, as no fused kernel of torch has these options."""
+        return self.softcap is not None or self.sinks
 
 
 class SelfAttentionModule(nn.Module):
@@ -68,6 +74,7 @@ class SelfAttentionModule(nn.Module):
         if heads.qk_norm:
             self.query_norm, self.key_norm = _norms_of(heads, dtype)
         self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
+        self.sinks = nn.Parameter(torch.empty(heads.num_heads, dtype=dtype)) if heads.sinks else None
         self.tables = RotaryTables()
         self.documents = DocumentTable()
         self.ranks: TensorRanks | None = None
@@ -91,15 +98,15 @@ class SelfAttentionModule(nn.Module):
             return self.out(_merge_heads(y))  # type: ignore[no-any-return]
         q_NHTK, k_NGTK, v_NGTK = self.project(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
-        by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.softcap)
+        by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.needs_weights)
         found = self.documents(parts) if by_document and parts is not None else None
         if found is not None:
             y = attend_documents(q_NHTK, k_NGTK, v_NGTK, found, self.causal, self.heads.window, self.heads.scale)
         elif parts is not None:
             allowed = within_segments(parts, seen, self.causal, self.heads.window)
-            y = attend_allowed(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
+            y = attend_allowed(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads, self.sinks)
         else:
-            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads)
+            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads, self.sinks)
         return restore_dims(self.out(_merge_heads(y)), x)
 
     def _attend_across(
@@ -132,7 +139,7 @@ class SelfAttentionModule(nn.Module):
             if seen is not None:
                 allowed = seen[:, None, None, :end] if allowed is None else allowed & seen[:, None, None, :end]
             q, k, v = q_BHTK[:, :, own], k_BGSK[:, :, :end], v_BGSK[:, :, :end]
-            found.append(attend_allowed(q, k, v, allowed, dropout, seen is None, self.heads))
+            found.append(attend_allowed(q, k, v, allowed, dropout, seen is None, self.heads, self.sinks))
         return torch.cat(found, 2)
 
     def project(
@@ -164,8 +171,8 @@ class SelfAttentionModule(nn.Module):
         Used in evaluation, for causal layers without a mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
-        y: Tensor = self.out(_merge_heads(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
-        return y
+        y = attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads, self.sinks)
+        return self.out(_merge_heads(y))  # type: ignore[no-any-return]
 
 
 class CrossAttentionModule(nn.Module):
@@ -216,54 +223,86 @@ def _divide(attention: SelfAttentionModule | CrossAttentionModule, ranks: Tensor
 
 
 def attend(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float, heads: Heads
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float,
+    heads: Heads,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Return the attention output (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that
     sees no key gives 0 and no gradient; a softmax over an empty set would be nan. `heads.window` applies to a causal
     layer."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
-    if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
+    if mask is None and causal and ((window is not None and window < T) or heads.needs_weights):
         mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
-    if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
+    if (
+        shared > 1
+        and mask is None
+        and not heads.needs_weights
+        and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout)
+    ):
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, scale=heads.scale, enable_gqa=True
         )
     if mask is None:
-        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads, sinks_H)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
         allowed = allowed & visible_keys(T, T, window, mask.device)
-    return attend_allowed(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
+    return attend_allowed(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads, sinks_H)
 
 
 def attend_allowed(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, dropout: float, every: bool, heads: Heads
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    allowed: Tensor | None,
+    dropout: float,
+    every: bool,
+    heads: Heads,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Return the attention output (B, H, T, K) over the keys that are True in `allowed` (B, 1, 1 or T, S); None: all
     keys. `every`: each query sees at least one key."""
     if every or allowed is None:
-        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads, sinks_H)
     sees = allowed.any(-1, keepdim=True)
-    return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
+    return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads, sinks_H).masked_fill(~sees, 0)
 
 
 def _weigh_values(
-    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    allowed: Tensor | None,
+    causal: bool,
+    dropout: float,
+    heads: Heads,
+    sinks_H: Tensor | None,
 ) -> Tensor:
     """Return the values averaged by the softmax of queries times keys, (B, H, T, K). No kernel of torch supports
-    `softcap`; with it, `causal` must be False here."""
+    `softcap` and sinks; with them, `causal` must be False here."""
     k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
-    if heads.softcap is None:
+    if not heads.needs_weights:
         return F.scaled_dot_product_attention(
             q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=heads.scale
         )
     products = (q_BHTK @ k_BHSK.mT).to(torch.promote_types(q_BHTK.dtype, torch.float32))
     products = products * (heads.head_width**-0.5 if heads.scale is None else heads.scale)
-    products = heads.softcap * torch.tanh(products / heads.softcap)
+    if heads.softcap is not None:
+        products = heads.softcap * torch.tanh(products / heads.softcap)
     if allowed is not None:
         products = products.masked_fill(~allowed, float("-inf"))
-    return F.dropout(products.softmax(-1), dropout).to(v_BHSK.dtype) @ v_BHSK
+    if sinks_H is None:
+        weights = products.softmax(-1)
+    else:
+        sinks = sinks_H.to(products.dtype).view(-1, 1, 1).expand(*products.shape[:-1], 1)
+        weights = torch.cat([products, sinks], -1).softmax(-1)[..., :-1]
+    return F.dropout(weights, dropout).to(v_BHSK.dtype) @ v_BHSK
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:

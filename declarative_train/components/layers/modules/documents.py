@@ -44,10 +44,10 @@ def varlen() -> Any:
     return varlen_attn if {"window_size", "scale"} <= set(known) else None
 
 
-def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
-    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, without dropout or
-    softcap, not compiled."""
-    if dropout or softcap is not None or torch.compiler.is_compiling() or varlen() is None:
+def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
+    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, without dropout, not
+    compiled, and the weights of all pairs are not needed."""
+    if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
     return q_BHTK.dtype in _HALF and K % 8 == 0 and K <= WIDEST and has_kernel(q_BHTK)

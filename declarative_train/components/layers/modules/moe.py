@@ -25,6 +25,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
+_CLIPPED_SLOPE = 1.702  # a sigmoid of so steep a line is close to the factor of gelu
 
 
 class Routing(NamedTuple):
@@ -40,6 +41,15 @@ class Routing(NamedTuple):
     bias_rate: float | None
 
 
+class ExpertKind(NamedTuple):
+    """Network of an expert; `limit`: of `clipped_silu`."""
+
+    hidden: int
+    activation: str
+    has_biases: bool = False
+    limit: float = 0.0
+
+
 class MoeModule(nn.Module):
     """x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> output (B, ..., D), balance loss (B,).
 
@@ -49,11 +59,11 @@ class MoeModule(nn.Module):
 
     trains_with_statistics = True  # a batch norm only evaluates with its own
 
-    def __init__(self, width: int, hidden: int, activation: str, routing: Routing, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, kind: ExpertKind, routing: Routing, dtype: torch.dtype) -> None:
         super().__init__()
         self.routing = routing
-        self.router = nn.Linear(width, routing.num_experts, bias=False, dtype=dtype)
-        self.experts = ExpertsModule(routing.num_experts, width, hidden, activation, dtype)
+        self.router = nn.Linear(width, routing.num_experts, bias=kind.has_biases, dtype=dtype)
+        self.experts = ExpertsModule(routing.num_experts, width, kind, dtype)
         self.ranks: TensorRanks | None = None
         self.peers: ExpertRanks | None = None
         self.pending: Tensor | None = None
@@ -74,6 +84,7 @@ class MoeModule(nn.Module):
         """Compute only this rank's part of the hidden features of each expert from now on; the caller replaces the
         parameters."""
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
+        self.experts.num_parts = ranks.size
 
     def divide_experts(self, peers: ExpertRanks) -> None:
         """Hold only this rank's experts from now on; the caller replaces the parameters."""
@@ -108,7 +119,8 @@ class MoeModule(nn.Module):
         dtype = torch.promote_types(flat_ND.dtype, torch.float32)
         is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
         with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
-            logits_NE = F.linear(flat_ND.to(dtype), self.router.weight.to(dtype))
+            bias = None if self.router.bias is None else self.router.bias.to(dtype)
+            logits_NE = F.linear(flat_ND.to(dtype), self.router.weight.to(dtype), bias)
         return logits_NE.sigmoid() if self.routing.is_sigmoid else logits_NE.softmax(-1)
 
     @torch.no_grad()
@@ -174,21 +186,41 @@ class MoeModule(nn.Module):
 
 class ExpertsModule(nn.Module):
     """Feed-forward experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): the row after the last one of each
-    expert."""
+    expert. `num_parts`: the number of ranks whose results are summed."""
 
-    def __init__(self, number: int, width: int, hidden: int, activation: str, dtype: torch.dtype) -> None:
+    def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
         super().__init__()
-        self.number, self.width, self.hidden, self.activation = number, width, hidden, activation
-        self.gate = nn.Parameter(torch.empty(number * hidden, width, dtype=dtype))
-        self.up = nn.Parameter(torch.empty(number * hidden, width, dtype=dtype))
-        self.down = nn.Parameter(torch.empty(number * width, hidden, dtype=dtype))
+        self.number, self.width, self.hidden, self.kind, self.num_parts = number, width, kind.hidden, kind, 1
+        self.gate = nn.Parameter(torch.empty(number * kind.hidden, width, dtype=dtype))
+        self.up = nn.Parameter(torch.empty(number * kind.hidden, width, dtype=dtype))
+        self.down = nn.Parameter(torch.empty(number * width, kind.hidden, dtype=dtype))
+        if kind.has_biases:
+            self.gate_bias = nn.Parameter(torch.empty(number * kind.hidden, dtype=dtype))
+            self.up_bias = nn.Parameter(torch.empty(number * kind.hidden, dtype=dtype))
+            self.down_bias = nn.Parameter(torch.empty(number * width, dtype=dtype))
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         inner, last = (self.number, self.hidden, self.width), (self.number, self.width, self.hidden)
         dtype = _product_dtype(rows)
         x, gate, up, down = (each.to(dtype) for each in (rows, self.gate, self.up, self.down))
-        act = _ACTIVATIONS[self.activation](multiply_groups(x, gate.view(inner), ends))
-        return multiply_groups(act * multiply_groups(x, up.view(inner), ends), down.view(last), ends)
+        gated, upper = multiply_groups(x, gate.view(inner), ends), multiply_groups(x, up.view(inner), ends)
+        if not self.kind.has_biases:
+            return multiply_groups(self._gate(gated, upper), down.view(last), ends)
+        experts = torch.searchsorted(ends, torch.arange(len(rows), device=ends.device, dtype=ends.dtype), right=True)
+        gated, upper = self._add(gated, self.gate_bias, experts), self._add(upper, self.up_bias, experts)
+        y = multiply_groups(self._gate(gated, upper), down.view(last), ends)
+        return self._add(y, self.down_bias / self.num_parts, experts)
+
+    def _gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        limit = self.kind.limit
+        if self.kind.activation != "clipped_silu":
+            return _ACTIVATIONS[self.kind.activation](gate) * up
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return gate * torch.sigmoid(_CLIPPED_SLOPE * gate) * (up + 1)
+
+    def _add(self, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
+        """Return the rows plus the bias of their expert. Its gradient is summed in the dtype of the bias."""
+        return (rows + bias.view(self.number, -1)[experts]).to(rows.dtype)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative_train.packs.pretrained.converters import Converter
+from declarative_train.packs.pretrained.converters.gemma import read_windows, write_windows
 from declarative_train.recipe.model.tree import PublishedError
 
 
@@ -66,8 +67,18 @@ def _write_deepseek(config: Mapping[str, Any], params: Mapping[str, object]) -> 
     }
 
 
+def _read_gpt_oss(config: Mapping[str, Any]) -> dict[str, object]:
+    _require(config, {"swiglu_alpha": (1.702,), "hidden_act": ("silu",)})
+    return read_windows(config)
+
+
+def _write_gpt_oss(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    return {**config, **write_windows(params)}
+
+
 CONVERTERS: dict[str, Converter] = {
     "deepseek": Converter(("groups", "top_groups"), _read_deepseek, _write_deepseek),
+    "gpt_oss": Converter(("window", "global_every"), _read_gpt_oss, _write_gpt_oss),
     "mixtral": Converter(("window",), _read_mixtral, _write_mixtral),
     "qwen3_moe": Converter(("experts", "window"), _read_qwen3, _write_qwen3),
 }

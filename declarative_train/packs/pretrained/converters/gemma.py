@@ -15,7 +15,7 @@ from declarative_train.packs.pretrained.converters.language import (
 )
 from declarative_train.recipe.model.tree import PublishedError
 
-_USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every n-th layer has no window
+_USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}  # every n-th layer has no window
 _IDLE_WINDOW = 4096  # transformers makes its mask, though no layer uses it
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -33,7 +33,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, object]:
     return {
         **read_activation(config, "hidden_activation"),
         **(_read_rotaries(config) if kind == "gemma3_text" else _read_rotary(config)),
-        **_read_windows(config),
+        **read_windows(config),
         "attn_scalar": float(config["query_pre_attn_scalar"]),
         "attn_cap": config.get("attn_logit_softcapping"),
         "logit_cap": config.get("final_logit_softcapping"),
@@ -44,10 +44,8 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
     if config["model_type"] == "gemma":
         return write_rotary(write_activation(config, params), params)
     scalar = float(str(params["attn_scalar"]))
-    types = _types(int(str(params["global_every"])), int(str(params["layers"])))
     written = write_rotary(write_activation(config, params, "hidden_activation"), params) | {
-        "sliding_window": _IDLE_WINDOW if params["global_every"] == 1 else params["window"],
-        "layer_types": types,
+        **write_windows(params),
         "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
         "attn_logit_softcapping": params["attn_cap"],
         "final_logit_softcapping": params["logit_cap"],
@@ -87,7 +85,7 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
     return {**found, "local_rotary_base": own["rotary_base"]}
 
 
-def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
+def read_windows(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the attention window, which all layers but every n-th have."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
@@ -97,6 +95,11 @@ def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
     if every is None:
         raise PublishedError("its `layer_types` are not windows with full attention in every n-th layer")
     return {"window": None if every == 1 else config.get("sliding_window"), "global_every": every}
+
+
+def write_windows(params: Mapping[str, object]) -> dict[str, object]:
+    every, layers = int(str(params["global_every"])), int(str(params["layers"]))
+    return {"sliding_window": _IDLE_WINDOW if every == 1 else params["window"], "layer_types": _types(every, layers)}
 
 
 def _types(every: int, layers: int) -> list[str]:
