@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -178,7 +179,33 @@ def escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+WITHOUT_HEADINGS = frozenset(  # pages for maintainers, and generated ones
+    {
+        *("adding-an-axis", "architecture", "checks", "commands", "components", "decisions", "from-recipe-to-step"),
+        *("planner-cells", "sections", "silent-mistakes", "transformers-models"),
+    }
+)
+HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
+
+
+def headings() -> str:
+    """declarative_train/tools/find/headings.json: pages of docs/ for users, with their headings"""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    found = [
+        [page.relative_to(ROOT / "docs").as_posix(), heading.replace("`", "")]
+        for page in pages
+        if page.stem not in WITHOUT_HEADINGS
+        for heading in HEADING.findall(_without_code(page.read_text("utf-8")))
+    ]
+    return json.dumps(found, indent=0, ensure_ascii=False) + "\n"
+
+
+def _without_code(text: str) -> str:
+    return "".join(text.split("```")[::2])
+
+
 FILES = {
+    "declarative_train/tools/find/headings.json": headings,
     "docs/commands.md": commands_page,
     "schemas/recipe.schema.json": schema_text,
     "docs/checks.md": checks_page,

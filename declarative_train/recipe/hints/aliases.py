@@ -1,4 +1,7 @@
-"""Table of words of other frameworks -> words of the recipe language, for hints."""
+"""Table of words of other frameworks -> words of the recipe language, for hints.
+
+Over 440 lines because it is one table.
+"""
 
 from __future__ import annotations
 
@@ -338,6 +341,8 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "numpy": ("npy",),
     "pandas": ("csv",),
     "prauc": ("average_precision",),
+    "randomhorizontalflip": ("random_flip",),
+    "randomverticalflip": ("random_flip",),
     "recallk": ("recall_at_k",),
     "rocauc": ("auroc",),
     "shuffled": ("random",),
@@ -372,6 +377,18 @@ NOT_BUILT = {  # types that people look for; what to do instead
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
     "qlora": "`{adapter: {type: lora}, storage: nf4}` is QLoRA",
     "huggingface": "write the rows as parquet or jsonl and use that source",
+    "sequential": "`model.graph` is a mapping of names to nodes, each of which takes the one above",
+    **dict.fromkeys(("grucell", "lstmcell", "rnncell"), "the layers `gru`, `lstm`, `rnn` read whole sequences"),
+    **dict.fromkeys(
+        ("lamb", "lars"), "not built; `sgd` and `adamw` are the nearest, with `training.lr_schedule.warmup`"
+    ),
+    **dict.fromkeys(
+        ("cosineembeddingloss", "tripletmarginloss"),
+        "`info_nce` is the loss of pairs; another one is an expression in the graph and the loss `mean`",
+    ),
+    "standardscaler": "`normalize: standard` of a field `tensor`",
+    "minmaxscaler": "`normalize: minmax` of a field `tensor`",
+    **dict.fromkeys(("labelencoder", "onehotencoder", "ordinalencoder"), "a field `category` numbers the values"),
     "plateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "reducelronplateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "tfrecord": "write the rows as parquet and use that source",

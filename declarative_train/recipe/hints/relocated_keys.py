@@ -11,6 +11,7 @@ _WARMED = "`training.lr_schedule: {type: cosine, warmup: 5%}`; also `100 steps` 
 _RESUMED = "`dtrain run RECIPE --resume` continues a run; `model.weights: RUN` starts from its weights"
 _TRIED = "`dtrain run RECIPE --max-steps 5` stops early; `dtrain lint` and `dtrain plan` try a recipe without training"
 _FIELD = "the inputs of a model are fields: `data.fields: {NAME: {column: ...}}`; a loss names its `input` and `target`"
+_PADDED = "texts are padded to the `length` of their field; `FIELD.mask` is false in padding"
 _LENGTH = "`data.window: {length: 1024}` sets the number of rows, such as tokens, of a sample"
 _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
 _MODE = "`parallelism` sets how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
@@ -53,6 +54,7 @@ ANYWHERE = {
     **dict.fromkeys(("resume", "resume_from_checkpoint", "resume_from", "ckpt_path"), _RESUMED),
     **dict.fromkeys(("fast_dev_run", "limit_train_batches", "overfit_batches"), _TRIED),
     **dict.fromkeys(("tp", "tensor_parallel", "tensor_parallel_size", "tp_size"), _LAYERS),
+    **dict.fromkeys(("pipeline_parallel", "pp"), "`parallelism: {pipeline: {stages: 4, microbatches: 8}}`"),
     **dict.fromkeys(("cp", "context_parallel", "cp_size"), _POSITIONS),
     **dict.fromkeys(("ep", "expert_parallel", "ep_size"), _EXPERTS),
     **dict.fromkeys(("deepspeed", "ddp", "fsdp"), _MODE),
@@ -74,6 +76,17 @@ ANYWHERE = {
     "autocast": "`training.precision: bf16`",
     "grad_accum": "its name here is `gradient_accumulation_steps`, in `training`",
     "train_on_inputs": "a `mask` of the loss selects the tokens that count",
+    **dict.fromkeys(("random_split", "train_test_split"), "`data.split: {validation: 0.2, test: 0.1}`"),
+    **dict.fromkeys(("rope", "rotary_embedding"), "`rotary: {base: 10000}` of the layer `self_attention`"),
+    **dict.fromkeys(
+        ("flash_attention", "attn_implementation"), "the layer `self_attention` uses torch's fused kernels"
+    ),
+    **dict.fromkeys(("attention_mask", "pad_token"), _PADDED),
+    "onnx": "`dtrain export RUN --to onnx`",
+    **dict.fromkeys(("torchscript", "jit"), "`dtrain export RUN --to torch-export`: torch's format after TorchScript"),
+    **dict.fromkeys(("gpu_memory", "vram"), "`dtrain fits` and `dtrain plan` predict the memory of each GPU"),
+    "profiler": "each logged step has its time and the time that it waited for data (docs/run-folder.md)",
+    "torchrun": "`dtrain run` starts the ranks of a machine itself; for several machines see docs/launching.md",
     "seed_everything": "`seed: 0` belongs at the top level",
     "dataloader": "its keys are in `data`: `shuffle`, `workers`, `last_batch`",
 }

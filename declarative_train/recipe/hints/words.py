@@ -18,11 +18,21 @@ def find_word(word: str, names: Collection[str]) -> str | None:
     """Return a sentence about where the recipe language has `word` or an equivalent; None if it has neither. `names`:
     all component types."""
     for each in dict.fromkeys((word, word.lower())):
-        found = [said for said in (_as_type(each, names), _as_key(each), _elsewhere(each)) if said is not None]
+        found = [hint for hint in (_as_type(each, names), _as_key(each), _elsewhere(each)) if hint is not None]
         if found:
             return "; ".join(found)
     close = nearest(word, names)
     return f"did you mean `{close}`?" if close is not None and is_slip(word, close, names) else None
+
+
+def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
+    """Return a sentence on what another tool's word is called here, or what to do without it; None if it is unknown.
+    `names`: all types."""
+    for each in dict.fromkeys((word, word.lower())):
+        hint = _elsewhere(each) or (None if each in names else _as_type(each, names))
+        if hint is not None:
+            return hint
+    return None
 
 
 def _as_type(word: str, names: Collection[str]) -> str | None:
