@@ -1,4 +1,4 @@
-"""Catalogue of all diagnostics: the manual pages of the rules of all packages, and of the packs."""
+"""Catalogue of all diagnostics: the manual pages of the checks of all packages and packs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.core.packs import find_folder, find_packs
 
 
 def catalogue() -> dict[str, Rule]:
-    """Return the rules by code, read from the docstrings of their files without importing them."""
+    """Return {code: Rule}, read from the docstrings of files without importing them."""
     tables = find_tables(Path(declarative_train.__file__).parent)
     folders = [find_folder(pack.checks) for pack in find_packs().values() if pack.checks]
     return read_rules(tables | {folder: find_table(folder) for folder in folders})

@@ -1,4 +1,5 @@
-"""Compilation for commands: read and compile the recipe that the arguments name, and print its mistakes once."""
+"""Compilation for commands: read and compile the recipe that the command-line arguments name, and print its mistakes
+once."""
 
 from __future__ import annotations
 
@@ -62,13 +63,13 @@ def is_missing(path: str) -> bool:
 
 
 def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
-    """Compile the recipe that the command names, as `compile_loaded` does."""
+    """Compile the recipe that the arguments name, as `compile_loaded` does."""
     return compile_loaded(load_recipe(args, plugins=plugins))
 
 
 def report(compiled: CompileResult) -> None:
-    """Print the diagnostics of a recipe on standard error, except those that it ignores; for a fragment, that it is
-    one."""
+    """Print the diagnostics of a recipe on standard error, except those that the recipe ignores. For a fragment, print
+    that it is one."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
     if left := without_ignored(compiled):
@@ -78,7 +79,7 @@ def report(compiled: CompileResult) -> None:
 
 
 def read_saved_plan(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return a saved plan, or None and the exit code after printing why it cannot be used."""
+    """Return (saved plan, 0), or print why it cannot be used and return (None, exit code)."""
     if args.with_ or args.set_:
         print("dtrain: a saved plan is used as it is; --with and --set need a recipe", file=sys.stderr)
         return None, 2

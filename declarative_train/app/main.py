@@ -58,12 +58,12 @@ def all_commands() -> dict[str, Command]:
 
 
 def command_module(name: str) -> ModuleType:
-    """Import the module of a command, with its `add_arguments` and `run`."""
+    """Import and return the module of a command, which has the functions `add_arguments` and `run`."""
     return import_module(all_commands()[name].module)
 
 
 class Version(argparse.Action):
-    """Option `--version`. The version is read only when requested, since reading it from the installation is slow."""
+    """Option `--version`. The version is read only on request, since reading it from the installation is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
         from declarative_train.core.machine import own_version

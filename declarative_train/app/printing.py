@@ -1,4 +1,4 @@
-"""Output of commands for people, with secrets masked and terminal control characters replaced."""
+"""Output of commands for people: secrets are masked and terminal control characters are replaced."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from declarative_train.core.untrusted import in_lines
 
 
 def print_text(text: str, *, end: str = "\n") -> None:
-    """Print on standard output."""
+    """Print a text on standard output."""
     print(in_lines(masked(text)), end=end)
 
 
 def print_error(text: str) -> None:
-    """Print on standard error, after the name of the program."""
+    """Print a text on standard error, after the name of the program."""
     print(f"dtrain: {in_lines(masked(text))}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Signals that end a command, turned into an exception so that the command reports it. Python does the same for
+"""Signals that end a command. They are converted to an exception, so that the command can report it, as Python does for
 SIGINT."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ AGAIN_S = 1.0
 
 
 class TerminatedError(BaseException):
-    """Request to terminate; like KeyboardInterrupt, it is not caught by code that handles errors."""
+    """Request to terminate. Like KeyboardInterrupt, it is not an Exception, so code that handles errors does not catch
+    it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -25,12 +26,12 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Raise TerminatedError in this process on a signal that ends a command. A forked child ends at once, as usual.
+    """Raise TerminatedError in this process on a signal that ends a command, within the `with` block. A forked child
+    ends immediately, as usual.
 
-    Code between here and the interrupted line may turn the exception into another one (C code that is being imported
-    does) or drop it. So whatever leaves the block after a signal becomes TerminatedError, and the signal is repeated
-    until the block ends or a run handles it.
-    """
+    Code between this function and the interrupted line may convert the exception (C code that is being imported does)
+    or drop it. So any exception that leaves the block after a signal becomes TerminatedError, and the signal is
+    repeated until the block ends or a run handles it."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     taken = [number for number in SIGNALS if is_main_thread and signal.getsignal(number) == signal.SIG_DFL]
     own = os.getpid()

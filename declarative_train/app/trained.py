@@ -1,4 +1,4 @@
-"""Common parts of the commands that use a trained model: arguments, opening the run, exit codes."""
+"""Common parts of the commands that use a trained model: arguments, opening of the run, exit codes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_started_alone(command: str) -> None:
-    """Raise UsageError if a launcher such as torchrun started several processes of this command: each would do all of
-    the work."""
+    """Raise UsageError if a launcher such as torchrun started several processes of this command: each would do the
+    whole work."""
     from declarative_train.inference.trained import UsageError
 
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
@@ -56,7 +56,7 @@ def check_started_alone(command: str) -> None:
 
 
 def open_named_run(args: argparse.Namespace) -> Trained:
-    """Open the run that the arguments name. Raises UsageError and RunFailure."""
+    """Open the trained model of the run that the arguments name. Raises UsageError and RunFailure."""
     from declarative_train.inference.trained import open_trained
 
     trained = open_trained(args.trained, plugins=args.plugins, weights=args.weights)
@@ -66,8 +66,8 @@ def open_named_run(args: argparse.Namespace) -> Trained:
 
 
 def report_errors(act: Callable[[], int]) -> int:
-    """Return the exit code of `act`; print errors. 1: rows that the model cannot read; 2: wrong use of the command; 3:
-    the machine failed or a checkpoint cannot be read."""
+    """Call `act` and return its exit code; print errors. 1: rows that the model cannot use; 2: wrong use of the
+    command; 3: the machine failed, or a checkpoint cannot be read."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

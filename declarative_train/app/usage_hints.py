@@ -1,4 +1,4 @@
-"""Hints for arguments that no command accepts: what to type instead."""
+"""Hints for arguments that no command accepts: what the user should type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _YAML = (".yaml", ".yml")
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser whose error messages end with what to type instead, if known."""
+    """Argument parser whose error messages end with a hint on what to type, if there is one."""
 
     hint: str | None = None
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return what to type if the first word is not a command."""
+    """Return a hint if the first word is not a command; otherwise None. `commands`: the names of the commands."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None
@@ -58,7 +58,8 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -> str | None:
-    """Return what to type if arguments are left over of `words`."""
+    """Return a hint on the arguments of `command` that were not understood (`rest`); None if there is no hint. `words`:
+    all arguments."""
     first = rest[0]
     before = list(words[: words.index(first)])[-2:] if first in words else []
     if before[:1] == ["--set"] and "=" not in before[-1]:
@@ -80,7 +81,8 @@ def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -
 
 
 def _path_of(name: str) -> str | None:
-    """Return the dotted path of a key of recipes, or of another framework's word for it; the shortest of several."""
+    """Return the dotted path of a key of recipes, also for the name that another framework has for it; the shortest of
+    several; None if unknown."""
     from declarative_train.recipe.hints.aliases import KEYS
     from declarative_train.recipe.hints.key_places import paths_of
 

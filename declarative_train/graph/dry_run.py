@@ -51,8 +51,7 @@ class DryRunResult:
     """Result of a dry run.
 
     idle         parameters that no loss term depends on
-    sides        for each loss term whose target depends on parameters: the parameters of its input, and those of its
-    target
+    sides        for each loss term whose target depends on parameters: (those of its input, those of its target)
     unreached    loss terms that depend on no parameter
     underivable  loss terms with a function that torch cannot differentiate
     not_finite   loss terms whose first value is nan or infinite, with this value

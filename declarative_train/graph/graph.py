@@ -20,8 +20,7 @@ class Node:
     """Call of a layer, an expression or a block. By `kind`, a node has:
 
     layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge
-    expression  `expression`: its text with names replaced by positions (components/expressions); `inputs`: name in the
-    text -> edge
+    expression  `expression`: its text, with positions for names (components/expressions); `inputs`: name -> edge
     block       `graph`: the body; `inputs`: input of the body -> edge; `block`: the block's type name, for display
     reuse       `target`: the node of this graph whose module is called again"""
 

@@ -128,8 +128,8 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return the plan with `rows` rows per data-parallel rank, whose rows are one accumulation step of a single
-    process. The values that pipeline stages send are outputs of its graph."""
+    """Return the plan for one process in which each data-parallel rank's `rows` rows are one accumulation step. The
+    values that pipeline stages send are outputs of its graph."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,

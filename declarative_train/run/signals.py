@@ -114,7 +114,8 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Do nothing in the main thread. (The watching thread reads the signal's number from the pipe.)"""
+        """Raise KeyboardInterrupt at a second signal if `raises` is set. (The watching thread reads the signal's number
+        from the pipe and does everything else.)"""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True

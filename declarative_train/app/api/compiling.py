@@ -23,7 +23,7 @@ STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "
 
 
 class Overrides(NamedTuple):
-    """Changes that are merged over a recipe: files (`--with`), then `a.b=1` (`--set`)."""
+    """Changes that are merged over a recipe: first files (`--with`), then single values `a.b=1` (`--set`)."""
 
     with_: Sequence[str] = ()
     set_: Sequence[str] = ()
@@ -33,7 +33,8 @@ AS_WRITTEN = Overrides()
 
 
 class CompileResult(NamedTuple):
-    """Plan and diagnostics of a recipe. `note`: why there is no plan though nothing is wrong."""
+    """Plan of a recipe (None if there is none) and its diagnostics. `note`: why there is no plan although the recipe
+    has no error."""
 
     loaded: Loaded
     plan: Plan | None
@@ -48,19 +49,19 @@ class Linted(NamedTuple):
 
 
 class UnusablePlanError(Exception):
-    """Error: a saved plan cannot be run. The message is the reason, in lines."""
+    """Error: a saved plan cannot be run. The message has the reason."""
 
 
 def read_recipe(
     path: str, overrides: Overrides = AS_WRITTEN, *, texts: Mapping[str, str] | None = None, plugins: bool = False
 ) -> Loaded:
-    """Return the recipe at a path. `texts`: contents of files, by path, instead of those on disk."""
+    """Return the recipe at a path. `texts`: {path: content of the file}, used in place of the files on disk."""
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
 def compile_loaded(loaded: Loaded, tracer: Tracer | None = None) -> CompileResult:
-    """Return the plan of a recipe and its diagnostics, after all checks that are possible before a launch; the plan is
-    None if there is an error. `tracer`: shared by the plans of several calls, with the traces that it has made."""
+    """Return a recipe's plan, or None if there is an error, and the diagnostics of all checks that are possible before
+    a run. `tracer`: may be shared by several calls, which then reuse its traces."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
@@ -83,8 +84,8 @@ def lint_recipe(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """Return the diagnostics of a recipe, without those that its comments ignore. `static`: without torch and without
-    the data."""
+    """Return the diagnostics of a recipe, except those that its comments ignore. `static`: without torch and without
+    reading the data."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
@@ -104,7 +105,7 @@ def lint_recipe(
 
 
 def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
-    """Return the diagnostics except those that the recipe ignores."""
+    """Return the diagnostics except those that the recipe's comments ignore."""
     found = list(compiled.diagnostics)
     if not found:
         return found
@@ -114,12 +115,12 @@ def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
-    """Return the texts that the recipe was read from, by the paths that spans name."""
+    """Return {path: text} of the files from which the recipe was read; spans name these paths."""
     return {} if loaded.document is None else dict(loaded.document.texts())
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Return a message if the file is a fragment (to be merged into recipes) without mistakes, else None."""
+    """Return a message if the file is a fragment (to be merged into recipes) without mistakes; otherwise None."""
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None
@@ -128,7 +129,7 @@ def fragment_in_words(loaded: Loaded) -> str | None:
 
 
 def missing_file(path: str) -> str | None:
-    """Return a message if there is no file to read at `path`, else None."""
+    """Return a message if there is no readable file at `path`; otherwise None."""
     found = Path(path)
     if found.is_file():
         return None
@@ -147,8 +148,8 @@ def missing_file(path: str) -> str | None:
 
 
 def read_saved_plan(path: str) -> Plan:
-    """Return a saved plan. Raises UnusablePlanError if it cannot be run, for example because a file of its recipe
-    changed."""
+    """Return the plan in a file. Raises UnusablePlanError if it cannot be run, for example because a file of its recipe
+    has changed."""
     from declarative_train.plan.codec import PlanError, from_json, is_as_signed, sign, unset_variables
     from declarative_train.plan.file_fingerprints import staleness
 

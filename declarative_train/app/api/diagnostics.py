@@ -11,7 +11,7 @@ from declarative_train.core.diagnostics.render import Format, arrange, render
 
 
 class Diagnostics(Sequence[Diagnostic]):
-    """Diagnostics of a recipe, by place; empty if nothing is wrong. Displayed as by `dtrain lint`."""
+    """Diagnostics of a recipe, sorted by place; empty if nothing is wrong. Displayed in the form of `dtrain lint`."""
 
     def __init__(self, found: Sequence[Diagnostic], texts: Mapping[str, str]) -> None:
         self._found = tuple(arrange(found))
@@ -19,11 +19,12 @@ class Diagnostics(Sequence[Diagnostic]):
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """Errors, which prevent a run."""
+        """Diagnostics that prevent a run."""
         return tuple(each for each in self._found if each.is_error)
 
     def render(self, format: Format = "full") -> str:
-        """Return the text of `dtrain lint --format`: full, concise, json, github, sarif, junit."""
+        """Return the diagnostics as text in a format of `dtrain lint --format`: full, concise, json, github, sarif,
+        junit."""
         return render(self._found, self._texts, format=format)
 
     @overload

@@ -15,12 +15,11 @@ RUN_FAILED = 3
 class DtrainError(Exception):
     """Error with the text that a command would print.
 
-    message      the whole text: of a recipe with errors, each one with its file, line and fix
-    diagnostics  those of a recipe with errors, including warnings; empty for other failures
-    exit_code    of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 it failed
+    message      the whole text; for a recipe with errors, each error with its file, line and fix
+    diagnostics  the diagnostics of a recipe with errors, including warnings; empty for other failures
+    exit_code    exit code of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 it failed
 
-    A notebook shows the message without a traceback, since it is never a bug of this package.
-    """
+    A notebook shows the message without a traceback, because the error is never a bug of this package."""
 
     def __init__(self, message: str, *, exit_code: int, diagnostics: Iterable[Diagnostic] = ()) -> None:
         super().__init__(message)
@@ -34,7 +33,7 @@ class DtrainError(Exception):
 
 
 def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> DtrainError:
-    """Return the error of a recipe with these diagnostics."""
+    """Return the error for a recipe with these diagnostics. `texts`: the recipe's files by path."""
     found = tuple(diagnostics)
     count = sum(each.is_error for each in found)
     head = f"the recipe has {'an error' if count == 1 else f'{count} errors'}"
@@ -42,5 +41,5 @@ def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> Dt
 
 
 def in_words(lines: Iterable[str]) -> str:
-    """Return the lines of a command's message as one text, without the name of the program."""
+    """Return the lines of a command's message as one text, without the program's name."""
     return "\n".join(line.removeprefix("dtrain: ") for line in lines)

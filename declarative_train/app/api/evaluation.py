@@ -1,4 +1,4 @@
-"""Evaluation in the Python API: its values, shown as by `dtrain evaluate`."""
+"""Result of an evaluation in the Python API, displayed in the form of `dtrain evaluate`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class Evaluation:
 
     values       the loss and the metrics of the recipe, by `<set>/<name>`
     reports      for each output: metrics, classes, confusion, residuals, worst samples
-    num_samples  how many were evaluated
-    """
+    num_samples  the number of samples that were evaluated"""
 
     def __init__(self, result: EvaluationResult) -> None:
         self.values: dict[str, float] = result.values
@@ -29,7 +28,7 @@ class Evaluation:
         self._result = result
 
     def __getattr__(self, name: str) -> Any:
-        """Return what only the result has, such as `notices` and `comparison`."""
+        """Return any other attribute of the underlying EvaluationResult, such as `notices` and `comparison`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._result, name)

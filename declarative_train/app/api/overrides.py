@@ -1,4 +1,5 @@
-"""Overrides in the Python API: `set={"training.epochs": 3}` becomes `training.epochs=3`, as for `--set`."""
+"""Overrides in the Python API: the argument `set={"training.epochs": 3}` has the effect of `--set
+training.epochs=3`."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from declarative_train.app.api.errors import WRONG_USE, DtrainError
 
 
 def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLike[str]] | str) -> Overrides:
-    """Return the overrides. `set` has values by dotted path; the files `with_` are merged before, in this order. Raises
-    DtrainError."""
+    """Return the Overrides for the arguments of `load`. `set`: values by dotted path; `with_`: files, which are merged
+    first, in this order. Raises DtrainError."""
     files = [with_] if isinstance(with_, str | os.PathLike) else with_
     values = [f"{key}={_yaml(key, value)}" for key, value in (set or {}).items()]
     return Overrides([os.fspath(each) for each in files], values)

@@ -1,4 +1,4 @@
-"""Plan in the Python API: show, save and run it."""
+"""Plan in the Python API: display it, save it, run it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanView:
-    """Return a plan from a file (of `PlanView.save`, `dtrain plan -o`; the `plan.json` of a run or an export). Raises
-    DtrainError."""
+    """Return the plan in a file: one of `PlanView.save` or `dtrain plan -o`, or the `plan.json` of a run or an export.
+    Raises DtrainError."""
     try:
         plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -33,11 +33,10 @@ def load_plan(path: str | os.PathLike[str]) -> PlanView:
 
 
 class PlanView:
-    """Plan, displayed as by `dtrain plan`.
+    """Plan, displayed in the form of `dtrain plan`.
 
-    plan         its contents as frozen dataclasses (`plan.batch.global_batch_size`)
-    diagnostics  warnings about its recipe
-    """
+    plan         the plan as frozen dataclasses (`plan.batch.global_batch_size`)
+    diagnostics  warnings about the recipe of the plan"""
 
     def __init__(self, plan: Plan, diagnostics: Diagnostics, saved: str | None = None) -> None:
         self.plan = plan
@@ -52,12 +51,13 @@ class PlanView:
         return to_json(self.plan)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for `dtrain run PLAN.json` and `load_plan`. Raises OSError."""
+        """Write the plan to a file for `dtrain run PLAN.json` and `load_plan`. Raises OSError."""
         save(self.plan, Path(path))
 
     def module(self) -> nn.Module:
-        """Return the model on the CPU, with its start values, under the recipe's names: to inspect it, or for
-        `load_state_dict`. `Run.module` returns a trained one. Raises DtrainError if `model.weights` cannot be read."""
+        """Return the model with its initial values on the CPU, under the recipe's names, to inspect it or for
+        `load_state_dict`. (`Run.module` returns a trained model.) Raises DtrainError if `model.weights` cannot be
+        read."""
         from declarative_train.engine.failures import RunFailure
         from declarative_train.engine.step.model import build_with_start_values
 
@@ -69,8 +69,8 @@ class PlanView:
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
-        """Run the plan, as `Recipe.run` does. A saved plan runs unchanged, and only if the files that it was compiled
-        from have not changed. Raises DtrainError."""
+        """Run the plan, with the arguments of `Recipe.run`. A plan runs only if the files that it was compiled from
+        have not changed. Raises DtrainError."""
         from declarative_train.app.api.run import Run
         from declarative_train.run.launch import launch
         from declarative_train.run.signals import EXIT_FAILED

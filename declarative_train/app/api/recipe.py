@@ -1,4 +1,4 @@
-"""Recipe in the Python API: `load` opens it, its methods do what the commands do."""
+"""Recipe in the Python API: `load` opens it, and its methods correspond to commands."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def load(
     set: Mapping[str, object] | None = None,
     with_: Paths | str = (),
 ) -> Recipe:
-    """Return the recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their
-    dotted paths (`set`, as `--set`). Each method of the recipe reads the file again. Instead of a path, `path` may be
-    the sections themselves, as a mapping. Raises DtrainError for anything else."""
+    """Return the recipe in a file. `with_`: fragments that are merged over it, as by `--with`; `set`: single values by
+    dotted path, as by `--set`. Each method of the recipe reads the file again. In place of a path, `path` may be a
+    mapping with the sections of a recipe. Raises DtrainError for anything else."""
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
@@ -52,12 +52,14 @@ def load(
 
 
 def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
-    """Return the recipe with this text. Paths in it are relative to the working directory."""
+    """Return the recipe with this text. Paths in the text are relative to the working directory. `set`, `with_`: as for
+    `load`."""
     return Recipe(STDIN_NAME, overrides(set, with_), text)
 
 
 def _as_yaml(sections: Mapping[str, object]) -> str:
-    """Return sections as JSON, which is YAML, with a line for each value. Raises DtrainError."""
+    """Return sections as JSON text (which is YAML), with one value per line. Raises DtrainError for a value that JSON
+    does not have."""
     try:
         return json.dumps(sections, indent=2, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:
@@ -65,7 +67,7 @@ def _as_yaml(sections: Mapping[str, object]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a path as text, a mapping or a sequence as the one of JSON."""
+    """Return a value in the types of JSON: a path becomes text, a mapping a dict, a sequence a list."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -76,7 +78,7 @@ def _plain(value: object) -> object:
 
 
 class Recipe:
-    """Recipe with its overrides. `load` and `loads` return it."""
+    """Recipe with its overrides, as returned by `load` and `loads`."""
 
     def __init__(self, path: str, overrides: Overrides, text: str | None = None) -> None:
         self.path = path
@@ -85,18 +87,19 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """Text of the file, without what it extends and without overrides."""
+        """Text of the file itself, without the files that it extends and without overrides."""
         return self._texts[self.path] if self._texts is not None else Path(self.path).read_text(encoding="utf-8")
 
     def lint(self, *, static: bool = False, plugins: bool = False) -> Diagnostics:
-        """Return the mistakes, without starting anything. `static`: check neither data nor shapes, and import no torch.
-        `plugins`: import those of the recipe, which runs their code, to check their shapes."""
+        """Return the mistakes in the recipe; nothing is started. `static`: check neither data nor shapes, and import no
+        torch. `plugins`: import the recipe's plugins, which runs their code, to check the shapes of their layers."""
         found = lint_recipe(self.path, self._overrides, texts=self._texts, static=static, plugins=plugins)
         return Diagnostics(found.diagnostics, found.texts)
 
     def plan(self, *, plugins: bool = False) -> PlanView:
-        """Compile the recipe. Raises DtrainError, with all diagnostics, for a recipe with errors; warnings are in
-        `PlanView.diagnostics`. `plugins`: as for `lint`; a recipe with plugins has no plan without them."""
+        """Compile the recipe. Warnings are in `PlanView.diagnostics`. Raises DtrainError, with all diagnostics, for a
+        recipe with errors. `plugins`: as for `lint`; a recipe with plugins cannot be compiled without importing
+        them."""
         from declarative_train.app.api.plan_view import PlanView
 
         compiled = self._compile(plugins)
@@ -107,13 +110,12 @@ class Recipe:
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
-        """Lint, compile, launch and train to the end, as `dtrain run` does. Plugins are imported.
+        """Lint, compile and train to the end, as `dtrain run` does. Plugins are imported. Return the run.
 
-        `resume`: `"auto"` continues from the newest checkpoint of this recipe's runs, a path from that run or
-        checkpoint. `max_steps`: end after this number of further optimizer steps. `quiet`: print problems only. Raises
-        DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) ends the
-        run after the step, with a checkpoint, and the stopped run is returned; a second one raises KeyboardInterrupt.
-        """
+        `resume`: `"auto"` continues from the newest checkpoint among this recipe's runs, a path from that run or
+        checkpoint. `max_steps`: stop after this number of optimizer steps. `quiet`: print problems only. Raises
+        DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) stops the
+        run after the current step, with a checkpoint; a second interrupt raises KeyboardInterrupt."""
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 
     def _compile(self, plugins: bool) -> CompileResult:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Return the run in a folder, or the newest run below the folder of a recipe's runs. Raises DtrainError if there is
+    """Return the run in a folder; for the folder of a recipe's runs, the newest one. Raises DtrainError if there is
     none."""
     folder = Path(path)
     if folder.is_dir() and not is_run(str(folder)):
@@ -40,14 +40,14 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 class Run:
-    """Folder of a run. Its files are read at each access, so that a run in progress can be watched."""
+    """Run, given by its folder. Files are read again at each access, so that a run in progress can be followed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
 
     @property
     def record(self) -> Record:
-        """Record of the run, as in `dtrain runs`."""
+        """Record of the run, with the facts that `dtrain runs` lists."""
         found = read_record(str(self.folder))
         if found is None:
             raise DtrainError(f"the folder {self.folder} of the run does not exist any more", exit_code=RUN_FAILED)
@@ -55,14 +55,14 @@ class Run:
 
     @property
     def state(self) -> State:
-        """State of the run: running, finished, stopped early (`training.early_stop`), stopped (with a checkpoint),
+        """State of the run: running, finished, stopped early (`training.early_stop`), stopped (with a checkpoint), or
         failed."""
         return self.record.state
 
     @property
     def result(self) -> dict[str, float]:
-        """Final value of every set and metric (`validation/accuracy`), `best/...` for the best; the latest values of a
-        run that has not ended."""
+        """Final value of every metric of every set (`validation/accuracy`), and `best/...` for the best; for a run that
+        has not ended, the latest values."""
         return dict(self.record.values)
 
     @property
@@ -73,28 +73,28 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """Table with a row for each logged step (`logging.every`): `step`, `epoch`, then columns as on TensorBoard
-        (`training/loss`, `training/lr`, `validation/accuracy`; empty if not measured). A pandas DataFrame if pandas is
-        installed, else a pyarrow Table."""
+        """Table with a row for each logged step (`logging.every`): `step`, `epoch`, and columns named as in TensorBoard
+        (`training/loss`, `training/lr`, `validation/accuracy`; empty if not measured). It is a pandas DataFrame if
+        pandas is installed, otherwise a pyarrow Table."""
         return as_table(step_rows(self.events))
 
     @property
     def epochs(self) -> Table:
-        """Table with a row for each epoch: the training means, and the evaluations at its end. Its type is that of
+        """Table with a row for each epoch: the training means, and the evaluations at its end. It has the type of
         `metrics`."""
         return as_table(epoch_rows(self.events))
 
     def trained(self, *, plugins: bool = True) -> Trained:
-        """Return the trained model with its fields, statistics and class names, from the best checkpoint, else the
-        newest. `plugins`: import those of the run. Raises DtrainError."""
+        """Return the trained model with its fields, statistics and class names, from the best checkpoint, or the newest
+        if none is marked as best. `plugins`: import the plugins of the run. Raises DtrainError."""
         from declarative_train.inference.trained import open_trained
 
         with _convert_errors():
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """Return the trained model under the recipe's names, in evaluation mode. It accepts prepared fields, by
-        position, and returns a tuple of the values that the objective reads (`Trained.plan.graph`). Raises
+        """Return the trained model in evaluation mode, under the recipe's names. It accepts converted fields by
+        position and returns a tuple of the values that losses and metrics read (order: `Trained.plan.graph`). Raises
         DtrainError."""
         with _convert_errors():
             return self.trained().module(device)
@@ -109,11 +109,13 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """Apply the model to new rows, as `dtrain predict` does: class names and probabilities, numbers in their own
-        unit. `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl,
-        parquet, npy). `outputs`: nodes to return unchanged, such as an embedding; `keep`: columns to repeat; `ranks`:
-        processes that share the rows, with the same result as one. Returns a DataFrame with the index of a given one;
-        without pandas, a pyarrow Table. Raises DtrainError."""
+        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or of
+        numbers in the unit of their column.
+
+        `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl, parquet,
+        npy). `outputs`: nodes whose outputs are returned unchanged, such as an embedding. `keep`: columns of `rows` to
+        repeat in the result. `ranks`: number of processes that share the rows; it does not change the result. The
+        result is a DataFrame, with the index of a given one; without pandas, a pyarrow Table. Raises DtrainError."""
         from declarative_train.inference.predict import Prediction
 
         with _convert_errors():
@@ -136,10 +138,12 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Evaluation:
-        """Return exact metrics, the confusions and the worst samples, as `dtrain evaluate` does: of a set of the run
-        (`set`; by default the first that it evaluated) or of new rows with their targets, in the forms that `predict`
-        accepts. `max_samples`: evaluate this number of samples of the set, as `evaluation.max` does; `ranks`: processes
-        that share the samples. Raises DtrainError."""
+        """Return exact metrics, the confusions and the worst samples, as `dtrain evaluate` does, of a set of the run
+        (`set`; default: the first set that it evaluated) or of new rows with targets (`rows`, in the forms that
+        `predict` accepts).
+
+        `max_samples`: evaluate only this number of samples of the set, as `evaluation.max` does. `ranks`: number of
+        processes that share the samples. Raises DtrainError."""
         from declarative_train.app.api.evaluation import Evaluation
         from declarative_train.inference.evaluate import evaluate
 
@@ -167,7 +171,7 @@ class Run:
         inputs: Literal["raw", "prepared"] = "raw",
         dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
     ) -> Any:
-        """Write a folder with the model for other tools, as `dtrain export` does. Raises DtrainError."""
+        """Write a folder with the model in the format of another tool, as `dtrain export` does. Raises DtrainError."""
         export = next(hooks("export"), None)
         if export is None:
             raise DtrainError("no installed pack exports models", exit_code=WRONG_USE)
@@ -196,7 +200,7 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """Yield the path of a table; a table in memory is written to a temporary file."""
+    """Yield the path of a table; a table in memory is first written to a temporary file."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return
@@ -210,7 +214,7 @@ def _as_file(rows: Any) -> Iterator[str | None]:
 
 @contextmanager
 def _convert_errors() -> Iterator[None]:
-    """Raise the errors of the commands as DtrainError."""
+    """Convert the errors of commands to DtrainError within the `with` block."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

@@ -1,8 +1,7 @@
-"""Tables as arguments and results of the Python API: pandas if it is installed, else pyarrow, which always is.
+"""Tables as arguments and results of the Python API: pandas if it is installed, otherwise pyarrow, which always is.
 
-The tables of a run are made from its events: one row per logged step, and one row per epoch. Their columns are named as
-on TensorBoard: `training/loss`, `training/accuracy`, `validation/loss`.
-"""
+The tables of a run are made from its events: one has a row per logged step, the other a row per epoch. Columns have the
+names of TensorBoard's curves: `training/loss`, `training/accuracy`, `validation/loss`."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Row = dict[str, float | int | None]
 
 
 def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: object = None) -> Table:
-    """Return rows, or pieces of one table, as one table. `like`: a DataFrame whose index the result gets."""
+    """Return a list of rows, or of pieces of a table, as one table. `like`: a DataFrame whose index the result gets."""
     import pyarrow as pa
 
     pieces = [row for row in rows if isinstance(row, pa.Table)]
@@ -38,8 +37,8 @@ def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: ob
 
 
 def columns_of(rows: object) -> pa.Table:
-    """Return the table of a DataFrame, a Series (one row), a pyarrow Table, a mapping of columns, or a list of rows.
-    Raises DtrainError."""
+    """Convert a DataFrame, a Series (one row), a pyarrow Table, a mapping of columns, or a list of rows to a pyarrow
+    Table. Raises DtrainError for anything else."""
     import pyarrow as pa
 
     try:
@@ -60,8 +59,8 @@ def columns_of(rows: object) -> pa.Table:
 
 
 def step_rows(events: Iterable[Event]) -> list[Row]:
-    """Return one row per step: training means since the last logged step, and the evaluations after this step. Every
-    row has every column; a value that was not measured is None."""
+    """Return one row per logged step: training means since the previous one, and the evaluations after this step. Every
+    row has all columns; a value that was not measured is None."""
     rows: dict[int, Row] = {}
     for event in events:
         if isinstance(event, StepDone):
@@ -72,7 +71,7 @@ def step_rows(events: Iterable[Event]) -> list[Row]:
 
 
 def epoch_rows(events: Iterable[Event]) -> list[Row]:
-    """Return one row per epoch: the training means over it, and the evaluations at its end."""
+    """Return one row per epoch: the training means over the epoch, and the evaluations at its end."""
     rows: list[Row] = []
     evaluated: dict[int, dict[str, float]] = {}
     for event in events:

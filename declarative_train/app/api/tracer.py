@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """Tracer (`planner/footprint/forecast.py`) that is imported on first use."""
+    """Tracer that imports the actual one (`planner/footprint/forecast.py`) on first use."""
 
     def __init__(self) -> None:
         self._tracer: Tracer | None = None

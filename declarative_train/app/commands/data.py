@@ -23,7 +23,7 @@ _PAGE_WIDTH = 120  # characters of a line of the page
 
 
 def data_commands() -> dict[str, Command]:
-    """Return the commands below `dtrain data` that packs add, by name."""
+    """Return {name: command} for the subcommands of `dtrain data` that packs add."""
     found = (item for pack in find_packs().values() for item in pack.data_commands.items())
     return dict(sorted(found))
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], int]) -> int:
-    """Return the exit code of `act`, which reads the data of a recipe. Errors in the data are printed."""
+    """Call `act`, which reads the data of a recipe, and return its exit code. Errors in the data are printed."""
     if is_missing(args.recipe):
         return 2
     from declarative_train.data.field_reader import BadSampleError
@@ -78,7 +78,7 @@ def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], in
 
 
 def describe_data(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
-    """Return the name of the recipe and its DataSpec; None for that after printing what is wrong."""
+    """Return (name of the recipe, its DataSpec). If there is an error, it is printed and the DataSpec is None."""
     from declarative_train.data.build_spec import describe
 
     loaded = load_recipe(args, plugins=args.plugins)

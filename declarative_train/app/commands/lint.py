@@ -90,14 +90,14 @@ PART = re.compile(r"(?m)^(?:extends\s*:\s*(?:-\s*)?\[?\s*[\"']?[^\s#]+\.ya?ml\b|
 
 
 def looks_like_recipe(text: str) -> bool:
-    """Return whether a YAML file is a recipe of dtrain: it names our schema, has two of our sections, or extends a file
-    or declares itself a fragment. Folders and editors contain all kinds of YAML."""
+    """Return whether a YAML file is a recipe of dtrain: it names dtrain's schema, has two of its sections, extends a
+    file, or declares itself a fragment. (Folders contain other kinds of YAML too.)"""
     return MODELINE.search(text) is not None or len(set(SECTION.findall(text))) > 1 or PART.search(text) is not None
 
 
 def recipe_files(paths: list[str]) -> tuple[list[str], int]:
-    """Return the files to lint, and how many YAML files in folders are not recipes. A file that is named is always
-    linted."""
+    """Return (files to lint, number of YAML files in folders that are not recipes). A file that is named directly is
+    always linted."""
     found: list[str] = []
     skipped = 0
     for path in paths:
@@ -117,7 +117,7 @@ def recipe_files(paths: list[str]) -> tuple[list[str], int]:
 
 
 def _yaml_below(path: str) -> list[Path]:
-    """Return the YAML files below a folder, except in hidden folders and installed packages."""
+    """Return the YAML files in a folder and its subfolders, except hidden folders and installed packages."""
     found = []
     for folder, folders, files in os.walk(path):
         folders[:] = [
@@ -138,8 +138,8 @@ def lint_all(
     args: argparse.Namespace,
     edited: Mapping[str, str] | None = None,
 ) -> Linted:
-    """Lint all files; mistakes in a base that several recipes share are reported once. `edited`: contents of files
-    instead of those on disk."""
+    """Lint all files. A mistake in a base that several recipes share is reported once. `stdin`: text of the file `-`;
+    `edited`: {path: content}, used in place of files on disk."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for path in files:
@@ -150,7 +150,7 @@ def lint_all(
 
 
 def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
-    """Lint one recipe. With `--static`, torch and the data are not used."""
+    """Lint one recipe; with `--static`, without torch and the data. `stdin`, `edited`: as for `lint_all`."""
     name, texts = path, edited
     if path == STDIN and stdin is not None:
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
@@ -160,7 +160,7 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """Return the files after edits until no fix is left, and the remaining mistakes. Nothing is written to disk."""
+    """Apply fixes until none is left. Return (changed files, remaining mistakes). Nothing is written to disk."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted
@@ -179,8 +179,8 @@ def apply_fixes(
 
 
 def is_on_disk(path: str, text: str) -> bool:
-    """Return whether a text is exactly the file's content. (Bytes that are not UTF-8 were replaced for display, and
-    would be lost.)"""
+    """Return whether a text is exactly the content of a file. (Bytes that are not UTF-8 were replaced for display, and
+    writing the text would lose them.)"""
     return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 

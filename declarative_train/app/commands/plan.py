@@ -54,7 +54,7 @@ def numbers_of_gpus(text: str) -> list[int]:
 
 
 def hardware_overrides(text: str) -> list[str]:
-    """Return `4xh100-sxm` as options of `--set`."""
+    """Return a text such as `4xh100-sxm` as options for `--set`."""
     found = re.fullmatch(r"(?:(?:(?P<nodes>[1-9]\d*)x)?(?P<gpus>[1-9]\d*)x)?(?P<hardware>[A-Za-z][\w-]*)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"`{text}` is not like h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
@@ -119,8 +119,8 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def scale(args: argparse.Namespace) -> int:
-    """Print the predicted speed for each number of GPUs: first one node is filled, then there are more nodes. Return
-    the exit code."""
+    """Print the predicted speed for each number of GPUs; more than one node is used when one is full. Return the exit
+    code."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale
 
     if is_missing(args.recipe):
@@ -162,7 +162,7 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """Return the options of `--set` for this number of GPUs, on whole nodes."""
+    """Return the options for `--set` that give this number of GPUs, on whole nodes."""
     from declarative_train.recipe.sections.parallelism import mode_on
 
     if number <= per_node:

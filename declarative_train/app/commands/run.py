@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan if there is one, print the result, and return the exit code. `how`: arguments of `launch`."""
+    """Run the plan, print the result, and return the exit code; without a plan, return `code`. `how`: arguments of
+    `launch`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -90,7 +91,8 @@ def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> i
 def run_node(
     args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
 ) -> int:
-    """Run this node of several, and return the exit code. Node 0 compiles; the others get the plan from it."""
+    """Run this node, one of several. Return the exit code. Node 0 compiles the recipe and sends the plan to the
+    others."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.run.agent import follow, open_head
     from declarative_train.run.signals import EXIT_FAILED
@@ -110,8 +112,8 @@ def run_node(
 
 
 def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
-    """Return the plan for another number of nodes, None if there is none. (The plan for the largest number was already
-    reported.)"""
+    """Return the plan for another number of nodes; None if there is none. Diagnostics are not printed, since those for
+    the largest number already were."""
     if args.recipe.endswith(".json") or args.recipe == STDIN:
         return None
     changed = argparse.Namespace(**vars(args) | {"set_": [*args.set_, f"layout.nodes={num_nodes}"]})
@@ -135,7 +137,7 @@ def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
 
 
 def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return the plan to run, or None and the exit code. With `--dry-run` the plan is only printed."""
+    """Return (plan to run, 0), or (None, exit code). With `--dry-run` the plan is only printed."""
     plan, code = compile_or_report(args)
     if plan is not None and args.dry_run:
         from declarative_train.planner.text.describe import describe
@@ -146,7 +148,7 @@ def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return the plan, or None and the exit code after printing what is wrong."""
+    """Return (plan, 0), or print what is wrong and return (None, exit code)."""
     if is_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):

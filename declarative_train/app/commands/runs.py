@@ -63,7 +63,8 @@ def as_json(record: Record) -> dict[str, object]:
 
 
 def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str:
-    """Return a table of runs for each recipe, at most as wide as the terminal, and the reasons of failed runs."""
+    """Return a table of runs for each recipe, at most as wide as the terminal, and the reasons of failures. `sort`: the
+    metric by which rows are sorted."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import format_count, number
@@ -98,18 +99,18 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
 
 
 def _seconds(record: Record) -> tuple[float | None, float | None]:
-    """Return the measured and the predicted seconds of a step."""
+    """Return (measured seconds of a step, predicted seconds of a step); None for an unknown value."""
     return record.step_s, record.predicted_step_s
 
 
 def short_run(record: Record) -> str:
-    """Return the time in a run's name; the rest of the name is in the next column."""
+    """Return the time in a run's name. (The rest of the name is in the next column of the table.)"""
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 
 
 def age(seconds: float) -> str:
-    """Return a time span in its largest unit: `12s`, `3min`, `5h`, `2d`."""
+    """Return a time span as text in its largest unit: `12s`, `3min`, `5h`, `2d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

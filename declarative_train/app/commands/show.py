@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """Return the recipe with all defaults written out. A comment at its top ignores the diagnostics that lint would
-    give for defaults, such as a key without effect."""
+    """Return the recipe with all defaults written out. A comment at the top ignores diagnostics that lint would report
+    about defaults, such as a key without effect."""
     from declarative_train.recipe.explicit import explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
@@ -72,8 +72,8 @@ def explicit_text(path: str, recipe: Recipe) -> str:
 
 
 def list_values(found: Iterable[Leaf]) -> str:
-    """Return a line for each value: dotted path, value, and the place that it comes from; an empty line after each
-    section."""
+    """Return a text with a line for each value: dotted path, value, and the place where it is set; an empty line
+    follows each section."""
     leaves = list(found)
     names = [".".join(map(str, leaf.path)) for leaf in leaves]
     width = min(56, max(map(len, names), default=0))
@@ -95,7 +95,7 @@ def origin(leaf: Leaf) -> str:
 
 
 def list_balanced(recipe: Recipe) -> str:
-    """Return the numbers that `balanced` class weights become; this reads the training rows."""
+    """Return a text with the numbers that `balanced` class weights stand for. This reads the training rows."""
     asked = {name: term.component for name, term in recipe.objective.losses.items() if term.component.needs_balance}
     if not asked:
         return ""
@@ -115,7 +115,7 @@ def list_balanced(recipe: Recipe) -> str:
 
 
 def list_dropped(document: Document) -> str:
-    """Return the values that a later file replaced or removed, each with that file."""
+    """Return a text with the values that a later file replaced or removed, each with this file."""
     if not document.dropped:
         return ""
     lines = [

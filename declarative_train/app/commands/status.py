@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def status(record: Record, now_s: float) -> dict[str, Any]:
-    """Return the status of a run as plain values. Ages and times are in seconds; a value that is not known is None."""
+    """Return the status of a run as plain values. Ages and times are in seconds; an unknown value is None."""
     from declarative_train.core.names import EVENTS
 
     started, step, saved, warnings = read_story(Path(record.folder) / EVENTS)
@@ -75,8 +75,8 @@ Entry = dict[str, Any]
 
 
 def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
-    """Return from the events of a run: the starts of its sessions, the last logging step and the last checkpoint, and
-    the warnings of the last session. Only these lines are parsed."""
+    """Read the events of a run. Return (starts of its sessions, last logging step, last checkpoint, warnings of the
+    last session). Only these lines of the file are parsed."""
     kept: dict[str, list[bytes]] = {"RunStarted": [], "StepDone": [], "CheckpointSaved": [], "Notice": []}
     try:
         with open(path, "rb") as file:
@@ -96,7 +96,7 @@ def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
 
 
 def read_stragglers(folder: Path) -> list[str]:
-    """Return the ranks that are slower than the others at the moment, in words."""
+    """Return sentences on the ranks that are currently slower than the others."""
     from declarative_train.core.names import STRAGGLERS
 
     try:
@@ -115,7 +115,7 @@ def _parse(line: bytes) -> Entry:
 
 
 def text(found: dict[str, Any]) -> str:
-    """Return aligned lines for people."""
+    """Return the status as aligned lines of text."""
     from declarative_train.core.amounts import clock, number
 
     share = f" ({found['step'] / found['num_steps']:.0%})" if found["num_steps"] else ""

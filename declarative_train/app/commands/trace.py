@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trace_step(plan: Plan) -> int:
-    """Print the first rows, then the numbers of the first step on each rank; return the exit code."""
+    """Print the first rows, then the values of the first step on each rank. Return the exit code."""
     from declarative_train.app.views.rank_values import first_step
     from declarative_train.app.views.values import first_rows
     from declarative_train.data.field_reader import BadSampleError
@@ -69,7 +69,7 @@ def trace_step(plan: Plan) -> int:
 
 
 def trace_row(path: str, plugins: bool) -> int:
-    """Print one sample on its way through the trained model of a run; return the exit code."""
+    """Print one sample on its way through the trained model of a run. Return the exit code."""
     from declarative_train.app.views.values import trace_values
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

@@ -14,7 +14,7 @@ _PLACES = ("logging.dir",)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Setting or metric in each of the runs; None where a run has none."""
+    """Setting or metric with its value in each of the runs; None for a run that does not have it."""
 
     name: str
     values: tuple[object, ...]
@@ -29,8 +29,7 @@ class Comparison:
 
 
 def compare(records: Sequence[Record]) -> Comparison:
-    """Return every setting that differs between the runs, and the metrics of any of them. Settings that change no
-    result are included."""
+    """Return every setting that differs between the runs, also if it changes no result, and all metrics of the runs."""
     settings = [with_mode(record) for record in records]
     keys = sorted({key for one in settings for key in one if key not in _PLACES}, key=importance)
     rows = [Row(key, tuple(one.get(key) for one in settings)) for key in keys]

@@ -32,9 +32,10 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record of one run. `values`: the final ones, or the latest if it has not ended. `value_steps`: the step of the
-    weights that each value belongs to. `reason`: of a failure. `updated_unix_s`: the time of its last write. `step_s`:
-    the median of the last session; `predicted_step_s`: that of the plan, None if it has none for this device."""
+    """Record of one run. `values`: the final values, or the latest if the run has not ended. `value_steps`: for each
+    value, the step of the weights. `reason`: why the run failed. `updated_unix_s`: the time of the last write.
+    `step_s`: the median step time of the last session; `predicted_step_s`: the plan's prediction, None if it has none
+    for this device."""
 
     folder: str
     name: str
@@ -55,19 +56,19 @@ class Record:
 
     @property
     def run(self) -> str:
-        """Name of the folder."""
+        """Name of the run's folder."""
         return os.path.basename(self.folder)
 
 
 def is_run(folder: str) -> bool:
-    """Return whether the folder is a run. Folders of sweeps and of runs have none of these files; a checkpoint and an
-    export have only a plan."""
+    """Return whether a folder is that of a run. (Folders of sweeps and of runs do not have the files of a run;
+    checkpoints and exports have only a plan.)"""
     return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, EVENTS))
 
 
 def read_record(folder: str) -> Record | None:
-    """Return the record of a folder, None if it is not a run. Runs without `run.json` are read from their events,
-    without settings."""
+    """Return the record of a run's folder; None if the folder is not a run. Without `run.json`, the record is read from
+    the events and has no settings."""
     if not is_run(folder):
         return None
     about = read_run(folder)
@@ -103,8 +104,8 @@ Entry = dict[str, Any]
 
 
 def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return the first event of the last session, its last event, the latest event of each kind and set, and the
-    seconds of its steps, as far as the end of the file has them."""
+    """Return (first event of the last session, its last event or None, {kind and set: latest event}, seconds of its
+    steps), as far as they are in the part of the file that is read."""
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None
@@ -138,7 +139,7 @@ def _read_predicted_s(started: Entry) -> float | None:
 
 
 def _from_the_end(path: str) -> Iterator[Entry]:
-    """Yield the events of a file, last first. Of a large file only the last part is read, and more if that has only
+    """Yield the events of a file, the last first. Only the end of a large file is read; more of it if the end has only
     steps."""
     try:
         with open(path, "rb") as file:
@@ -211,7 +212,8 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
-    """Return the paths of the last and the best checkpoint of a run, by their manifests."""
+    """Return (path of the last checkpoint of a run, path of the best), from their manifests; None for one that does not
+    exist."""
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()
     except Exception:  # of a store that cannot be reached: each client has its own

@@ -1,4 +1,4 @@
-"""Folders of runs that commands read, also those at a URL."""
+"""Access of commands to folders of runs, which may be at a URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declarative_train.run.storage.remote_dir import local_copies
 
 @contextmanager
 def open_folder(path: str) -> Iterator[str]:
-    """Return a local folder for a path, or a copy of what is at a URL."""
+    """Yield a local path: `path` itself, or for a URL the path of a temporary copy."""
     path = path.rstrip("/") or "/"
     if local_path(path) is not None:
         yield path

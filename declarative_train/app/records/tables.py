@@ -1,4 +1,4 @@
-"""Tables of runs: which runs exist, which settings differ, which values get a column."""
+"""Tables of runs: which runs exist, which settings differ, which values have a column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_SETTINGS = 4  # settings of one run
 
 
 def runs_below(folder: str) -> list[str]:
-    """Return the folders of runs below `folder`, and `folder` itself if it is one, oldest first. Folders inside a run
-    are not searched."""
+    """Return the folders of runs in `folder`, and `folder` itself if it is a run, the oldest first. Folders inside a
+    run are not searched."""
     if is_run(folder):
         return [folder]
     return sorted(_runs_in(folder, 1), key=lambda path: (os.path.basename(path), path))
@@ -35,14 +35,14 @@ def _runs_in(folder: str, depth: int) -> Iterator[str]:
 
 
 def records_below(folder: str) -> list[Record]:
-    """Return the records of the runs below a folder, newest first."""
+    """Return the records of the runs in a folder, the newest first."""
     found = [record for path in runs_below(folder) if (record := read_record(path)) is not None]
     return sorted(found, key=lambda record: (record.started_unix_s, record.run), reverse=True)
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return for each folder the settings that differ between runs of the same recipe name, as short texts; for a
-    single run its mode."""
+    """Return {run: the settings that differ between runs of the same recipe name, as short text}; for a single run, its
+    mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -59,21 +59,21 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 
 def own_word(name: str, value: object) -> str:
-    """Return a setting as text: `lr=0.01`, or the mode alone."""
+    """Return a setting as text: `lr=0.01`; for the mode only the value."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run with the mode in place of `parallelism`, since `auto` may have chosen any."""
+    """Return the settings of a run with the mode that it used in place of `parallelism`, whose value may be `auto`."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the requested columns, then those that at least half of the runs have: metrics before losses, other sets
-    before training."""
+    """Return the columns of a table: those in `wanted`, then the values that at least half of the runs have, metrics
+    before losses, and other sets before training."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:
@@ -91,7 +91,7 @@ def _interest(name: str) -> tuple[int, int]:
 
 
 def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
-    """Return the runs sorted by a metric, best first; runs without it, or with nan, last."""
+    """Return the runs sorted by a metric, the best first; runs without a value, or with nan, are last."""
 
     def key(record: Record) -> tuple[bool, float]:
         value = record.values.get(metric, math.nan)
@@ -101,7 +101,8 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return whether more of a metric is better; if no run says so, guess it from the name."""
+    """Return whether larger values of a metric are better; if no run's settings say so, guess it from the metric's
+    name."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Text of components and devices, from the docstrings of their models and their data sheets."""
+"""Text about components and devices, from their docstrings and data sheets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from declarative_train.components.hardware.hardware import GIB, GIGA, TERA, Hard
 
 
 def component_table(table: Mapping[str, type[Component]]) -> str:
-    """Return one line per type: its name and description."""
+    """Return a text with one line per type: its name and description."""
     width = max(map(len, table)) + 2
     return "\n".join(f"{name:<{width}}{summary(table[name])}" for name in sorted(table))
 
@@ -26,7 +26,8 @@ def summary(component: type[Component]) -> str:
 
 
 def component_page(kind: str, component: type[Component]) -> str:
-    """Return the manual page of one type: description, ports, outputs, fields with type, default and meaning."""
+    """Return the manual page of one type: description, ports, outputs, and its fields with type, default and
+    meaning."""
     name = component.model_fields["type"].default
     lines = [f"{name} ({kind})", "", inspect.getdoc(component) or ""]
     if issubclass(component, Layer):
@@ -48,7 +49,7 @@ def component_page(kind: str, component: type[Component]) -> str:
 
 
 def type_name(annotation: Any) -> str:
-    """Return a type in the words of a recipe."""
+    """Return the name of a Python type as documentation of recipes writes it."""
     plain = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
     if annotation in plain:
         return plain[annotation]

@@ -1,7 +1,6 @@
 """Tables about the data of a recipe (sets, columns, fields, classes), as text or as one HTML page.
 
-Only part of a large set is read; the tables say how many rows.
-"""
+Only part of a large set is read; the tables say how many rows were."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _LONGEST = 24  # characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
-    """Return the tables. Raises DataError, SourceError and BadSampleError."""
+    """Return all tables. Raises DataError, SourceError and BadSampleError."""
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
@@ -78,7 +77,7 @@ def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, st
 
 
 def _short(text: str) -> str:
-    """Return a value on one line, shortened at its beginning: the end of a path says more."""
+    """Return a value on one line. If it is too long, its beginning is left out, since the end of a path says more."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
@@ -103,7 +102,7 @@ def _rows_of(looked: int, total: int) -> str:
 
 
 def _fields(data: DataSpec, training: PreparedSet) -> Shown:
-    """Return the table of the fields as the model gets them; images after the transforms of training."""
+    """Return the table of the fields as the model gets them. Images are shown after the transforms of training."""
     count = min(training.num_samples, _SAMPLES)
     chosen = np.linspace(0, training.num_samples - 1, count).astype(np.int64)
     made = training.gather(chosen, epoch=0)
@@ -126,8 +125,8 @@ def _fields(data: DataSpec, training: PreparedSet) -> Shown:
 
 
 def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
-    """Return a table with the number of samples of each class in each set; for a field of several columns, all its
-    values together."""
+    """Return a table with the number of samples of each class in each set. For a field of several columns, the values
+    of all are counted together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
     every = Counter[int]()
@@ -147,7 +146,7 @@ def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
 
 
 def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
-    """Return how often each class occurs in a set, and whether only part of the set was counted."""
+    """Return (number of occurrences of each class in a set, whether only part of the set was counted)."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
     values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`
@@ -155,7 +154,7 @@ def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
 
 
 def _names(field: FieldSpec) -> dict[int, str]:
-    """Return the class names by number, if all columns of the field share one vocabulary."""
+    """Return {class number: name} if all columns of the field share one vocabulary; otherwise {}."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], list):
         return {}
@@ -165,7 +164,7 @@ def _names(field: FieldSpec) -> dict[int, str]:
 
 
 def page(name: str, shown: Sequence[Shown], first_rows: str, sheet: bytes | None) -> str:
-    """Return a page of HTML that needs no other files."""
+    """Return an HTML page with the tables; it needs no other files. `sheet`: an image of samples as PNG, or None."""
     body = [f"<h1>Data of {html.escape(name)}</h1>"]
     if sheet is not None:
         picture = base64.b64encode(sheet).decode()

@@ -1,5 +1,5 @@
-"""Path of the data in a plan, as text: from the rows of the source to the averaged gradient, and layer by layer. Every
-number is the plan's. Shapes are whole tensors with the batch dimension first, on the named device."""
+"""Path of the data in a plan, as text: from the rows of the source to the averaged gradient, then layer by layer. All
+numbers come from the plan. Shapes are those of whole tensors, with the batch dimension first, on the named device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PARTS = 5  # of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
-    """Return the path as a table, then the layers; lines have at most `width` characters (None: any length)."""
+    """Return the path as a table, then the layers. Lines have at most `width` characters (None: no limit)."""
     microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
     cuts = plan.layout.cuts
     parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]
@@ -29,7 +29,8 @@ def flow(plan: Plan, width: int | None = None) -> str:
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """Return a table with a row for each stage; if that is too wide, the cells of each row one below the other."""
+    """Return a table with a row for each step on the way; if it is too wide, the cells of each row one below the
+    other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
@@ -67,8 +68,8 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows on how a batch is divided. In a pipeline, the chunks of gradient accumulation are further
-    microbatches of one step."""
+    """Return the rows that show how a batch is divided. In a pipeline, accumulation steps are further microbatches of
+    one step."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size
@@ -166,7 +167,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
 
 
 def trained_numbers_text(plan: Plan) -> str:
-    """Return how many numbers are trained; in a pipeline for each stage."""
+    """Return the number of trained parameter elements as text; in a pipeline, for each stage."""
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
     if pipeline is None:
@@ -179,7 +180,7 @@ def trained_numbers_text(plan: Plan) -> str:
 
 
 def update_rows(plan: Plan) -> list[Row]:
-    """Return a row for each group of parameters with the same update."""
+    """Return a row for each group of parameters that are updated in the same way."""
     groups = groups_of(plan)
     how, done = describe_update(plan), f"step 1 of {plan.training.num_steps:,} done"
     if len(groups) == 1:
@@ -197,7 +198,7 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """Return which targets the losses use, and that each part of the batch contributes its part of the mean."""
+    """Return a text on the targets of the losses, and on how each part of the batch contributes to the mean."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"
@@ -238,7 +239,7 @@ def open_graph(plan: Plan) -> Graph:
 
 
 def inside(node: Node) -> str:
-    """Return what a node does; for a block, its parts."""
+    """Return a text on what a node computes; for a block, its parts."""
     if node.graph is None:
         return kind(node)
     parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
@@ -249,7 +250,7 @@ def inside(node: Node) -> str:
 
 
 def parameters_below(plan: Plan, name: str) -> str:
-    """Return the number of parameters; `tied` for those that another node holds."""
+    """Return the number of parameters of a node as text; `tied` if another node owns them."""
     below = [item for item in plan.parameters if item.name.startswith(f"{name}.")]
     own = sum(item.num_elements for item in below if item.tie is None)
     return "tied" if not own and below else f"{own:,}"
@@ -260,13 +261,13 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Return the shape of every field for this number of rows. `times`: there are so many slices of that size."""
+    """Return the shape of every field for this number of rows, as text. `times`: number of slices of this size."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 
 
 def inputs_text(plan: Plan, rows: int) -> str:
-    """Return the fields of a batch that the model reads."""
+    """Return the names of the fields of a batch that the model reads, as text."""
     return "; ".join(f"{name} ({shape(spec, rows)})" for name, spec in plan.graph.inputs.items())
 
 
@@ -275,7 +276,7 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the shapes of the values that a stage gets from outside."""
+    """Return the shapes of a stage's inputs, `names`, as text."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]
@@ -283,7 +284,8 @@ def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
 
 
 def spec_of(graph: Graph, wire: str) -> TensorSpec:
-    """Return the spec of a value named as in a recipe: `lstm`, or `lstm.hidden` for an output other than the first."""
+    """Return the spec of a value by its name in the recipe: `lstm`, or `lstm.hidden` for an output other than the
+    first."""
     for node in graph.nodes:
         for index, (output, spec) in enumerate(node.outputs.items()):
             if wire == (node.name if index == 0 else f"{node.name}.{output}"):

@@ -1,4 +1,4 @@
-"""Table of a run's epochs, with a remark on each, and a chart of its loss in text."""
+"""Table of a run's epochs, with a remark on each, and a chart of the loss made of characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ BRIEF = "remark: the change of the training loss; the epoch of the lowest valida
 
 
 def epochs_table(epochs: Sequence[EpochDone], width: int | None = None) -> str:
-    """Return one row per epoch, compared with the epochs before it, at most `width` wide."""
+    """Return a table with one row per epoch, each compared with the previous ones. Lines have at most `width`
+    characters."""
     whole = _epochs_table(epochs, None, is_brief=False)
     if width is None or max(map(len, whole.splitlines())) <= width:
         return whole
@@ -37,7 +38,7 @@ def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: b
 
 
 def remark(epochs: Sequence[EpochDone], *, is_brief: bool = False) -> str:
-    """Return a remark on the last of the epochs. Abbreviations of a brief one are explained in `BRIEF`."""
+    """Return a remark on the last of the epochs. `is_brief`: use the abbreviations that `BRIEF` explains."""
     *before, epoch = epochs
     if not before:
         return "the first"
@@ -71,7 +72,7 @@ def change(loss: float | None, before: float | None, *, is_brief: bool = False) 
 
 
 def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
-    """Return a chart of the loss over steps; each column is the mean of its part of the steps."""
+    """Return a chart of the loss over the steps; each column is the mean over an equal part of the steps."""
     finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
     if not finite:
         return "no loss was logged"

@@ -1,4 +1,4 @@
-"""Evaluation as text: metrics, a table of classes or residuals, confusions, the worst samples."""
+"""Result of an evaluation as text: metrics, a table of classes or residuals, confusions, the worst samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def evaluation_text(found: EvaluationResult, width: int | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as text. Large ones are prices and the like rather than losses."""
+    """Return a number as text. Large numbers have fewer decimals, since they are prices and the like rather than
+    losses."""
     return f"{value:,.1f}" if 1e4 <= abs(value) < 1e12 else four_decimals(value)
 
 
@@ -97,7 +98,7 @@ def _classes(report: Report) -> str:
 
 
 def _confusion(report: Report, width: int) -> str:
-    """Return the whole table if it is small, else the most frequent mistakes."""
+    """Return the whole confusion matrix if it is small, otherwise the most frequent mistakes."""
     names = [each.name for each in report.classes]
     if len(names) <= _MOST_IN_TABLE:
         rows = [(_cut(name, 14), *map(str, counts)) for name, counts in zip(names, report.confusion, strict=True)]

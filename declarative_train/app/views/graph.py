@@ -14,7 +14,8 @@ Row = tuple[str, str, str, str, str]
 
 
 def graph_table(plan: Plan) -> str:
-    """Return the model as a table of nested nodes. Equal copies of a repeat are shown once; B is the batch."""
+    """Return the model as a table of nested nodes. Equal copies of a `repeat` are shown once; B in shapes is the batch
+    size."""
     counts = {item.name: item.num_elements for item in plan.parameters if item.tie is None}
     rows: list[Row] = [(field.name, "field", "", describe_spec(field.tensor), "") for field in plan.data.fields]
     rows += node_rows(plan.batch_graph, "", counts, 0)
@@ -50,7 +51,8 @@ def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> 
 
 
 def alike(one: Node, other: Node) -> bool:
-    """Return whether two nodes do the same on the same shapes, apart from names and wires."""
+    """Return whether two nodes compute the same on the same shapes. Their names, and where their inputs come from, may
+    differ."""
     return (
         (one.kind, one.component, one.expression, one.block, one.outputs)
         == (other.kind, other.component, other.expression, other.block, other.outputs)
@@ -60,7 +62,7 @@ def alike(one: Node, other: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """Return a node's type, its expression, or what it calls again."""
+    """Return a node's type, its expression, or the name of the node that it calls again."""
     if node.component is not None:
         return str(node.component["type"])
     return {"expression": node.expression or "", "block": node.block or "", "reuse": f"again: {node.target}"}[node.kind]

@@ -22,7 +22,8 @@ SHOWN_OF_ROW = 3
 
 
 def first_step(plan: Plan, width: int | None) -> str:
-    """Return the numbers of the first step, rank by rank. Raises RunFailure, DataError, SourceError, BadSampleError."""
+    """Return the values of the first step, rank by rank, as text. Raises RunFailure, DataError, SourceError,
+    BadSampleError."""
     from declarative_train.run.rank_values import MOST_PARAMETERS, compute_ranked_step
 
     count = sum(item.num_elements for item in plan.parameters if item.tie is None)
@@ -59,7 +60,7 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return the ranks or devices that compute each part of a batch."""
+    """Return the names of the ranks or devices that compute each part of a batch."""
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]
@@ -75,7 +76,7 @@ def part_places(plan: Plan) -> list[str]:
 
 
 def _wires(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the values between stages of a pipeline, and the gradients that come back."""
+    """Yield (sentence, table) for the values that pipeline stages send, and for the gradients that they receive."""
     pipeline = plan.layout.pipeline
     assert pipeline is not None
     rows = [
@@ -107,7 +108,7 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield each shown gradient on each rank, and what they become together."""
+    """Yield (sentence, table) for each shown gradient: on each rank, and combined over the ranks."""
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"
@@ -148,8 +149,8 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield where a part of a parameter is updated, and which one (`...`: all of it). torch shards the first dimension,
-    in chunks of equal size but for the last. `index`: in a pipeline, the stage."""
+    """Yield (rank, index of the part of a parameter that it updates; `...`: all of it). torch shards the first
+    dimension in chunks of equal size, except the last. `index`: in a pipeline, the stage."""
     layout = plan.layout
     if layout.pipeline is not None:
         yield holders(plan, index), ...
@@ -163,7 +164,7 @@ def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[s
 
 
 def _numbers(values: torch.Tensor, most: int = SHOWN) -> str:
-    """Return the first numbers of a tensor with four digits."""
+    """Return the first values of a tensor with four digits, as text."""
     flat = values.detach().flatten()
     shown = " ".join(f"{value:.4g}" if isinstance(value, float) else f"{value:d}" for value in flat[:most].tolist())
     return shown + (" ..." if flat.numel() > most else "")

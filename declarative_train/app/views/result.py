@@ -11,7 +11,8 @@ from declarative_train.core.amounts import clock, number
 
 
 def result_text(record: Record) -> str:
-    """Return aligned lines: the folder, the state, the steps, the final values, the checkpoint to continue from."""
+    """Return aligned lines: the run's folder, its state, the steps, the final values, and the checkpoint to continue
+    from."""
     last, best = checkpoints_of(record.folder)
     steps = f"{record.step:,}"
     if record.step != record.num_steps and record.state in ("stopped", "failed"):
@@ -37,7 +38,7 @@ def result_text(record: Record) -> str:
 
 
 def result_json(record: Record) -> dict[str, Any]:
-    """Return the same as plain values, with nan and inf as strings."""
+    """Return the same facts as `result_text` in the types of JSON, with nan and inf as strings."""
     last, best = checkpoints_of(record.folder)
     return {
         "run": record.folder,
@@ -56,5 +57,5 @@ def result_json(record: Record) -> dict[str, Any]:
 
 
 def jsonable(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Return the values with nan and inf as strings, since JSON has neither."""
+    """Return the values with nan and inf as strings, because JSON does not have them."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}

@@ -1,4 +1,5 @@
-"""Sections of a recipe as text: every key with its type, default and meaning, from the docstrings of their models."""
+"""Sections of a recipe as text: every key with its type, default and meaning, from the docstrings of the sections'
+classes."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ NAMES = (TOP, *SECTIONS)
 
 
 def section_page(name: str) -> str:
-    """Return the manual page of one section: its description, then each key, with nested sections below their key."""
+    """Return the manual page of one section: its description, then each key, and nested sections below their key."""
     if name == TOP:
         return "\n".join([f"{TOP} (level of a recipe)", "", _doc(Head), "", *_keys(Head)])
     if name == "parallelism":
@@ -58,7 +59,7 @@ def section_page(name: str) -> str:
 
 
 def section_table() -> str:
-    """Return one line per section: its name and description."""
+    """Return a text with one line per section: its name and description."""
     width = max(map(len, NAMES)) + 2
     pages = {name: section_page(name).splitlines()[2] for name in NAMES}
     return "\n".join(f"{name:<{width}}{about}" for name, about in pages.items())
@@ -106,7 +107,7 @@ def _default(field: Any) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a default in the form in which a recipe has it."""
+    """Return a default value as a recipe would have it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -117,7 +118,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return a type in words for users. None is not among them: it means that the key is left out."""
+    """Return a type as text for users. None is left out, since it means that the key need not be set."""
     if annotation is Any:
         return "anything"
     if get_origin(annotation) is Annotated:

@@ -12,8 +12,8 @@ from textwrap import wrap
 
 
 def terminal_width() -> int | None:
-    """Return the characters of a line, from COLUMNS or the terminal; None for a file or a pipe, whose lines may be
-    long."""
+    """Return the number of characters in a line, from COLUMNS or the terminal; None for a file or a pipe, whose lines
+    may have any length."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
@@ -27,9 +27,9 @@ def table(
     width: int | None = None,
     longest_word: int | None = None,
 ) -> str:
-    """Return columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. If that is
-    wider than `width`, the header is broken after `/`, then the cells of the widest columns between words and within
-    words longer than `longest_word`, and finally the header between words."""
+    """Return a table as text, each column as wide as its widest cell; columns whose index is in `right` are aligned to
+    the right. If the table is wider than `width`, text is broken in this order: the header after `/`, the cells of the
+    widest columns between words, words longer than `longest_word`, the header between words."""
     columns = list(zip(header, *rows, strict=True))
     widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)
     if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
@@ -62,7 +62,7 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return each row as a number, a name and lines of text below each other; no line is longer than `width`."""
+    """Return each row as a number, a name and lines of text one below the other; no line is longer than `width`."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []
@@ -78,8 +78,8 @@ _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
 def fit_lines(text: str, width: int | None) -> str:
-    """Return a text with no line longer than `width`: paragraphs are wrapped, and a second column, which begins after
-    two blanks, stays in its place."""
+    """Return a text with no line longer than `width`: paragraphs are wrapped; a second column, which begins after two
+    blanks, stays a column."""
     if width is None:
         return text
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Table with a title."""
+"""Table with a title, as text or HTML."""
 
 from __future__ import annotations
 

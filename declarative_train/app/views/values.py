@@ -1,5 +1,5 @@
-"""Samples as numbers: the values in the file, the fields made from them, and for a trained model the output of each
-node for one sample, up to the prediction and the target."""
+"""Values of samples, as text: the values in the file, the fields made from them, and for a trained model the output of
+each node for one sample, up to the prediction and the target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLES = 3
 
 
 def first_rows(data: DataSpec, width: int | None) -> str:
-    """Return the first training samples as text, field by field. Raises DataError, SourceError and BadSampleError."""
+    """Return the first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
@@ -43,8 +43,8 @@ def first_rows(data: DataSpec, width: int | None) -> str:
 
 
 def trace_values(trained: Trained, width: int | None) -> str:
-    """Return one sample on its way through the trained model as text; if possible a sample that was not used for
-    training. Raises the errors of `first_rows`, and CheckpointFailure."""
+    """Return one sample on its way through the trained model; if possible, one that was not used for training. Raises
+    the errors of `first_rows`, and CheckpointFailure."""
     import torch
 
     from declarative_train.inference.trained import check_source
@@ -84,7 +84,7 @@ def trace_values(trained: Trained, width: int | None) -> str:
 
 
 def _where(plan: Plan, node: Node) -> str:
-    """Return the devices of a run that compute a node: of a block, those of its parts."""
+    """Return the devices of a run that compute a node, as text; for a block, those of all nodes in it."""
     pipeline = plan.layout.pipeline
     if plan.layout.scatters:
         return "device 0"
@@ -99,7 +99,7 @@ def _where(plan: Plan, node: Node) -> str:
 
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
-    """Return how an evaluation divides rows over ranks and combines what they give, for the first rows."""
+    """Return lines that show how an evaluation of the first rows divides them over ranks and combines the results."""
     import torch
 
     plan = trained.plan
@@ -140,7 +140,7 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the table's row for a sample; the first one of a window."""
+    """Return the number of the table's row for a sample; for a window, of its first row."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
@@ -150,7 +150,7 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each field: its name, the values of its columns, how they are converted, the result."""
+    """Yield for each field (name, values of its columns, conversion, result), all as text."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
@@ -170,7 +170,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """Return the type of a field, and those of its keys that change values."""
+    """Return the type of a field with those of its keys that change values, as text."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
@@ -193,7 +193,7 @@ def _shape(values: np.ndarray) -> str:
 
 
 def numbers(values: np.ndarray) -> str:
-    """Return the first numbers of a tensor, in the order of its memory."""
+    """Return the first values of an array as text, in the order of its memory."""
     flat = np.ravel(values)
     shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
     return shown + (" ..." if flat.size > MOST_NUMBERS else "")

@@ -78,8 +78,8 @@ class SharedParameters:
                 gradient.copy_(whole)
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """Sum a tensor over stages, in place: stage by stage, towards the first and then back. (Two ranks that both
-        receive first would deadlock on a GPU.)"""
+        """Sum a tensor over stages, in place: the rank of stage `first` receives and adds the tensors of the others,
+        then sends the sum to them. (Two ranks that both receive first would deadlock on a GPU.)"""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)

@@ -25,12 +25,11 @@ class GradientSync:
     """Functions with which an axis combines gradients; the defaults are those of a single process.
 
     call           run the model on a chunk in training (a pipeline's schedule does this itself)
-    begin          called before a chunk, with the number of its real rows (None: all) and whether it is the step's last
+    begin          called before a chunk: number of its real rows (None: all), whether it is the last of the step
     end            called after the backward of a chunk
     reduce         called after the last backward: turn gradients into those of the whole batch
     norm           return the norm of all gradients together, with those of shards on other ranks
-    finish         called after the optimizer's update, to update running statistics; `finite` False: there was no
-    update
+    finish         called after the optimizer's update, to update running statistics; `finite` False: no update
     is_replicated  whether every rank has the whole model and the whole optimizer state"""
 
     call: Call

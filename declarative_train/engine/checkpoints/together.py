@@ -75,8 +75,8 @@ class NodeGroups:
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
     """Groups of ranks that save and load together. `writes`: whether this rank writes part of each checkpoint.
-    `writers`: the group of the ranks that do (None: all ranks); `writing`: those of them on this node. `reading`: all
-    ranks of this node; None in a single process."""
+    `writers`: the group of the ranks that write (None: all ranks); `writing`: the groups for their messages by node.
+    `reading`: the groups of all ranks by node; None in a single process."""
 
     writes: bool = True
     writers: ProcessGroup | None = None

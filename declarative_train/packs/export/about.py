@@ -68,7 +68,7 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 
 
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
-    """Return how an image is prepared, all of which the model's user must do."""
+    """Return a description of how an image must be prepared; the model's user must do all of it."""
     field = FIELDS.read(entry.spec.component)
     if not field.is_lazy:
         return {}
@@ -89,8 +89,8 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
     """Return the keys and statistics of a date field, or `vocabularies` and `unknown` of a category field. A vocabulary
-    lists the values of a column by number, skipping the number `unknown`; null means that the column already has class
-    numbers."""
+    is the list of a column's values by class number, without the number `unknown`; null means that the column already
+    has class numbers."""
     if component.get("type") == "date":
         return {
             "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}
@@ -103,7 +103,7 @@ def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> 
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return sentences on what must be done before the model, and on what the model does."""
+    """Return (sentences on what the user must do before the model, sentences on what the model does)."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)
     steps = []

@@ -1,5 +1,5 @@
-"""Export of a trained model: a folder with the model, a description of its inputs and outputs, and code that loads
-it."""
+"""Export of a trained model: a folder with the model, a description of its inputs and outputs, and code that loads the
+model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _SAMPLE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `apart`: the largest difference between the model and the file when loaded again, relative
-    to the largest value."""
+    """Result of an export. `apart`: the largest difference between the outputs of the model and those of the written
+    file after loading, divided by the largest output."""
 
     folder: Path
     files: tuple[str, ...]
@@ -57,8 +57,9 @@ def export(
     numbers: Inputs = "raw",
     dtype: str | None = None,
 ) -> Exported:
-    """Export a model in a format of NAMES. `folder` is by default `export-FORMAT` in the run's folder. A failed export
-    leaves no files. Raises UsageError and RunFailure."""
+    """Export a model in a format of NAMES. `folder`: default `export-FORMAT` in the run's folder. `numbers`: whether
+    inputs are raw table values or prepared fields. A failed export leaves no files. Raises UsageError and
+    RunFailure."""
     if to not in NAMES:
         raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, NAMES)}")
     if dtype is not None and dtype not in DTYPES:
@@ -91,7 +92,8 @@ def export(
 def _export_published(
     trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """Export a node as a model of the library that `to` names. `outputs` may name the node."""
+    """Export a node in the format of the library that `to` names. `outputs`: the node, if it is not the only possible
+    one."""
     if len(outputs) > 1:
         raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
@@ -113,8 +115,7 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export: the one that is named, or the only one that the library has a model for. Raises
-    UsageError."""
+    """Return the node to export: `wanted`, or the only node for which the library has a model. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
@@ -131,8 +132,8 @@ def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan
 
 
 def _move_into_place(made: Path, place: Path) -> None:
-    """Replace the folder at `place`. Permissions are reset, because safetensors makes files that only the owner can
-    read."""
+    """Move the folder `made` to `place`, which it replaces. Its files get default permissions, because safetensors
+    creates files that only the owner can read."""
     for path in made.iterdir():
         set_default_mode(str(path))
     if place.exists():
@@ -143,8 +144,8 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. Formats with only tensors get those of the whole model, unless outputs are named.
-    Tensors that were loaded together with adapters count as learned."""
+    """Return the program to export. Formats that have only tensors get those of the whole model, unless outputs are
+    named. Tensors that were loaded together with adapters count as trained."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -161,7 +162,7 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to. Raises UsageError if it has files of something else."""
+    """Return the folder to write to. Raises UsageError if it contains files of something other than an export."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
@@ -196,7 +197,7 @@ def _num_tensors(trained: Trained) -> int:
 
 
 def _write_sample(program: Program, path: Path) -> None:
-    """Write made-up inputs and their outputs: a few rows, or one if a row is large."""
+    """Write made-up inputs with their outputs to a file: a few rows, or one if a row is large."""
     row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
     rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
     arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}
@@ -205,5 +206,5 @@ def _write_sample(program: Program, path: Path) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """Return the tensor as a numpy array; bfloat16 becomes float32, as numpy lacks it."""
+    """Return the tensor as a numpy array; bfloat16 becomes float32, because numpy does not have it."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

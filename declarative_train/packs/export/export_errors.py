@@ -1,4 +1,4 @@
-"""Errors of an export that name the node of the recipe which cannot be exported."""
+"""Errors of an export, which name the node of the recipe that cannot be exported."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Attempt = Callable[[nn.Module, tuple[Any, ...]], object]
 
 
 class ExportFailure(RunFailure):
-    """Error: a format cannot represent the model, or the file when loaded again is not the same."""
+    """Error: a format cannot represent the model, or the written file differs from the model after loading."""
 
 
 @contextmanager
 def blame_node(
     module: fx.GraphModule, inputs: tuple[Any, ...], what: str, attempt: Attempt | None = None
 ) -> Iterator[None]:
-    """Convert an exception within the context into an ExportFailure that names a node: the first one for which
-    `attempt` fails by itself. `what` completes "cannot be ...", as in `computed in float16`."""
+    """Convert an exception in the `with` block to an ExportFailure that names a node: the first one for which `attempt`
+    alone fails. `what` completes the sentence "... cannot be", as `computed in float16`."""
     try:
         yield
     except (RunFailure, OSError, MemoryError):
@@ -69,7 +69,7 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
 
 
 class _Watcher(fx.Interpreter):
-    """Interpreter of an fx graph that tries each module with its inputs before calling it."""
+    """Interpreter of an fx graph that calls `attempt` with each module and its inputs before running it."""
 
     def __init__(self, module: fx.GraphModule, attempt: Attempt) -> None:
         super().__init__(module)

@@ -1,13 +1,12 @@
-"""Formats of an export: each writes a file and reads it back, as users do, to compare it with the trained model.
+"""Formats of an export. A format writes a file and loads it again as users do, to compare it with the trained model.
 
     safetensors   the tensors by the recipe's names (`safetensors.torch.load_file`)
     state-dict    the same for `torch.load(weights_only=True)`
-    peft          only the adapters, with PEFT's names and its config (`peft.PeftModel.from_pretrained`)
-    torch-export  the program, with its tensors (`torch.export.load`)
+    peft          only the adapters, with PEFT's names and config (`peft.PeftModel.from_pretrained`)
+    torch-export  the computation with its tensors (`torch.export.load`)
     onnx          the same for onnxruntime and other tools
 
-Both programs accept any number of rows. Every other size is as in training.
-"""
+The last two accept any number of rows. Every other size is as in training."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """Format of an export. `is_program`: the file also contains the computation, not only tensors. `needs`: packages,
-    of our extra `extra`. `merges`: adapters are merged into the weights first."""
+    """Format of an export. `is_program`: the file contains the computation, not only tensors. `needs`: required
+    packages, which dtrain's extra `extra` installs. `merges`: adapters are merged into the weights first."""
 
     file: str
     is_program: bool
@@ -59,8 +58,8 @@ class ExportFormat:
 
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
-    """Return the largest difference between the file and the model: of outputs for made-up rows, or of tensors. Raises
-    ExportFailure if it is more than rounding."""
+    """Return the largest difference between the written file and the model: of outputs for made-up rows, or of tensors.
+    Raises ExportFailure if it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)
@@ -88,7 +87,7 @@ def _tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def _write_safetensors(program: Program, path: Path) -> None:
-    """Write all tensors. A tied parameter is written under each of its names."""
+    """Write all tensors; a tied parameter is written under each of its names."""
     from safetensors.torch import save_file
 
     save_file({name: tensor.clone() for name, tensor in _tensors(program).items()}, path, metadata={"format": "pt"})
@@ -111,7 +110,7 @@ def _read_state_dict(program: Program, path: Path, rows: Rows) -> dict[str, torc
 
 
 def _export_module(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """Export a module whose tensors have a first dimension of any size, the batch."""
+    """Export a module with torch.export; the first dimension of its tensors, the batch, has any size."""
     rows = torch.export.Dim("batch", min=1)
     shapes = tuple(
         {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None
@@ -122,7 +121,7 @@ def _export_module(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.E
 
 
 def _export_part(part: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """Export one module of a model. It may take any number of tensors, and None for optional ones."""
+    """Export one module of a model with torch.export. `inputs`: any number of tensors, and None for optional ones."""
     root, lines = nn.Module(), fx.Graph()
     root.add_module("part", part)
     taken = [each is not None for each in inputs]
@@ -201,7 +200,7 @@ def _read_onnx(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tens
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress messages of torch's exporters within the context."""
+    """Suppress messages of torch's exporters within the `with` block."""
     logger = logging.getLogger("torch.onnx")
     levels = {each: each.level for each in (logger, logging.getLogger("onnxscript"), logging.getLogger("onnx_ir"))}
     with warnings.catch_warnings():

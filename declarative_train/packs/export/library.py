@@ -1,4 +1,4 @@
-"""Export of a node that is a model of transformers or timm, in the library's own format (`--to huggingface`, `--to
+"""Export of a node that is a model of transformers or timm, in the format of the library (`--to huggingface`, `--to
 timm`)."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from declarative_train.plan.run_folder import PLAN
 
 
 class LibraryModel(NamedTuple):
-    """Node that is a model of a library: its path, the library, and its component's fields."""
+    """Node that is a model of a library: the node's path, the name of the library, and the fields of the node's
+    component."""
 
     node: str
     library: str
@@ -38,8 +39,8 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
 
 
 def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dtype: torch.dtype | None) -> None:
-    """Write all files, by the library's own code. Raises ExportFailure if the library cannot write the model, or reads
-    it back differently."""
+    """Write all files with the library's own code. Raises ExportFailure if the library cannot write the model, or if
+    the written model differs after loading."""
     node: Any = trained.module().get_submodule(found.node)
     layer = node._dtrain_layer
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)

@@ -1,7 +1,6 @@
-"""README of a published model: its name, code that loads it, and the recipe that trained it.
+"""README of a published model: the model's name, code that loads the model, and the recipe that trained it.
 
-https://huggingface.co/docs/hub/model-cards
-"""
+https://huggingface.co/docs/hub/model-cards"""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ _INPUTS = {"resnet": "image", "vit": "image"}
 def card(
     trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
 ) -> str:
-    """Return the README of an exported block. `config` is the folder's, or None; `copied` are the names of the
-    tokenizer's files."""
+    """Return the README of an exported block. `config`: the config in the folder, or None; `copied`: names of the
+    tokenizer's files there."""
     name = _name(found, library, config)
     note = "" if _INPUTS.get(found.block) is not None else no_tokenizer(copied)
     return card_of(trained, name, _LIBRARY[library], _code(name, library), _recipe(found, library), note)
 
 
 def card_of(trained: Trained, name: str, library: str, code: list[str], model: list[str], note: str) -> str:
-    """Return a README. `code` loads the model with the package `library`; `model` are the lines of a recipe that use
-    it; `note` may be ""."""
+    """Return a README. `code`: lines that load the model with the package `library`; `model`: lines of a recipe that
+    uses the model; `note`: further text, may be ""."""
     lines = ["---", f"library_name: {library}", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
     lines += [f"`{name}`, trained by dtrain: `{masked(trained.name)}`."]
     if trained.values:
@@ -52,7 +51,7 @@ def card_of(trained: Trained, name: str, library: str, code: list[str], model: l
 
 
 def no_tokenizer(copied: list[str]) -> str:
-    """Return a note if none of the copied files is a tokenizer's, else ""."""
+    """Return a note if none of the copied files is a tokenizer's; otherwise ""."""
     if "tokenizer.json" in copied or "tokenizer_config.json" in copied:
         return ""
     return "This folder has no tokenizer, as the run began without one."
@@ -62,7 +61,7 @@ _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvisio
 
 
 def auto_of(architecture: str) -> str:
-    """Return the class of transformers (`AutoModel...`) that loads an architecture."""
+    """Return the name of the class of transformers (`AutoModel...`) that loads an architecture."""
     return next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
 
 

@@ -1,9 +1,8 @@
 """`--to peft`: only the adapters, in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 
-https://huggingface.co/docs/peft/developer_guides/checkpoint. If the run began with a published model the tensors have
-that model's names, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names and are
-added to a module with these names, such as the one that `load.py` builds.
-"""
+https://huggingface.co/docs/peft/developer_guides/checkpoint. If the run began with a published model, the tensors have
+the names of that model, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names and can
+be added to a module with these names, such as the one that `load.py` builds."""
 
 from __future__ import annotations
 
@@ -35,7 +34,8 @@ __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 
 
 class PeftAdapter(NamedTuple):
-    """Adapter in PEFT's terms: the name of its module, its matrices, and the `alpha` that PEFT scales by."""
+    """Adapter in PEFT's terms: the name of the adapted module, its matrices, and `alpha`, by which PEFT scales the
+    product."""
 
     module: str
     a: torch.Tensor
@@ -47,7 +47,7 @@ class PeftAdapter(NamedTuple):
 
 def write(program: Program, path: Path) -> None:
     """Write the adapters and their config. Raises ExportFailure if PEFT's format cannot represent the model, and
-    UsageError if it has no adapters."""
+    UsageError if the model has no adapters."""
     from safetensors.torch import save_file
 
     save_file({name: item.clone() for name, item in tensors(program).items()}, path, metadata={"format": "pt"})
@@ -56,7 +56,7 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return the tensors of the adapters, and all tensors of other modules of which a parameter was trained."""
+    """Return the tensors of the adapters by name, and all tensors of other modules with a trained parameter."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
@@ -73,7 +73,7 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def config_of(program: Program) -> dict[str, Any]:
-    """Return PEFT's config. Ranks and alphas other than the most frequent ones are listed in patterns."""
+    """Return PEFT's config. Ranks and alphas other than the most frequent ones are listed as patterns."""
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
@@ -111,7 +111,7 @@ _CAUSAL = "AutoModelForCausalLM"
 
 
 def auto_class(program: Program) -> str | None:
-    """Return the class of transformers that loads the published base model; None for another base."""
+    """Return the name of the class of transformers that loads the published base model; None for another base."""
     if program.base is None:
         return None
     family, config = family_of(program.base.plan.block), program.base.plan.config
@@ -125,8 +125,7 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield (tensor of the base, first row, last row) for the tensors that a parameter consists of. Raises
-    ExportFailure."""
+    """Yield (tensor of the base, first row, last row) for the tensors that form a parameter. Raises ExportFailure."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan
@@ -179,8 +178,8 @@ def _adapters(program: Program) -> Iterator[PeftAdapter]:
 
 
 def _other_trained(program: Program) -> list[str]:
-    """Return the modules with trained parameters other than adapters. Raises ExportFailure if PEFT's format cannot
-    represent them."""
+    """Return the names of modules with trained parameters that are not adapters. Raises ExportFailure if PEFT's format
+    cannot represent them."""
     found = sorted({name.rpartition(".")[0] for name in program.learned if not is_added(name)})
     both = next((name for name in found if name in _modules(program)), None)
     if both is not None:
@@ -196,7 +195,7 @@ def _other_trained(program: Program) -> list[str]:
 
 
 def _base_names(program: Program, module: str) -> list[str]:
-    """Return the names that a module of the recipe has in the base model."""
+    """Return the names in the base model of the modules that a module of the recipe corresponds to."""
     names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
     found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
     return list(found)

@@ -1,12 +1,11 @@
-"""Program of a trained model: one module from the values of a table's columns to outputs in their unit.
+"""Program to export: one module that computes outputs in their unit from the values of a table's columns.
 
 There are two kinds of inputs:
 
     raw       numbers as in the table. The module fills missing ones, scales and normalises, with the run's statistics,
               and converts outputs with a normalised target to the unit of its columns. The user converts words to class
               numbers.
-    prepared  fields as in the run's batches; outputs are not converted
-"""
+    prepared  fields as in the run's batches; outputs are not converted"""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ _REACH = 2.0  # most standard deviations of made-up numbers from the mean
 
 @dataclass(frozen=True)
 class ProgramInput:
-    """Input of an exported program. The program takes it in `dtype` and applies `preparation` (none for prepared
-    inputs)."""
+    """Input of an exported program. `dtype`: the dtype that the program accepts. `preparation`: the conversion that the
+    program applies to it; none for prepared inputs."""
 
     spec: FieldSpec
     dtype: torch.dtype
@@ -52,8 +51,8 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program. `meanings`: what the numbers are (scores, classes, ...), from the losses that read
-    the output. `unit`: the meaning whose unit they are converted to; None: they are unchanged."""
+    """Output of an exported program. `meanings`: what its numbers are (scores, classes, ...), from the losses that read
+    it. `unit`: the meaning to whose unit the output is converted; None: it is not converted."""
 
     name: str
     dtype: torch.dtype
@@ -64,7 +63,7 @@ class ProgramOutput:
 
 @dataclass(frozen=True)
 class Base:
-    """Published model that training began with. `path`: a folder, or the hub id of a cached model."""
+    """Published model with which training began. `path`: a folder, or the hub id of a cached model."""
 
     plan: PublishedPlan
     path: str
@@ -73,8 +72,8 @@ class Base:
 
 @dataclass(frozen=True)
 class Program:
-    """Program to export. `module` takes a tensor (B, *shape) for each input, by position or by name, and returns a
-    tuple of the outputs. `network`: its trained part. `drawn`: outputs that are random in each call."""
+    """Program to export. `module` accepts a tensor (B, *shape) for each input, by position or by name, and returns a
+    tuple of the outputs. `network`: the trained part of the module. `drawn`: outputs that are random in each call."""
 
     module: fx.GraphModule
     network: nn.Module
@@ -94,12 +93,13 @@ class Program:
         return tuple(rows[entry.name] for entry in self.inputs)
 
     def rows(self, count: int) -> dict[str, torch.Tensor]:
-        """Return made-up rows in the range of the run's data. (Real rows must not be published with the model.)"""
+        """Return `count` made-up rows in the range of the run's data. (Real rows must not be published with the
+        model.)"""
         generator = np.random.default_rng(SEED)
         return {entry.name: _draw_rows(entry, count, generator) for entry in self.inputs}
 
     def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-        """Return the outputs by name."""
+        """Return the outputs for `rows` by name. `seed`: for random outputs."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             found = self.module(*self.arguments(rows))
@@ -108,7 +108,7 @@ class Program:
 
 class Prepare(nn.Module):
     """Layer that converts numbers (B, ...) of any floating dtype, nan if missing, to the field's values, as
-    `TensorField.convert` does: computed in float64, returned in `dtype`."""
+    `TensorField.convert` does. It computes in float64 and returns `dtype`."""
 
     def __init__(self, preparation: Preparation, row: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
@@ -132,7 +132,8 @@ class Prepare(nn.Module):
 
 
 class ToUnit(nn.Module):
-    """Layer that converts an output (B, *items) to the unit of its target's columns; that of a count is a logarithm."""
+    """Layer that converts an output (B, *items) to the unit of its target's columns. The output for a count is a
+    logarithm."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()
@@ -164,9 +165,8 @@ def _of_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tens
 def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
-    """Build a program for the named nodes, or without names for the outputs whose meaning follows from the losses.
-    `dtype` is that of weights and computation (default: that of the training). Raises UsageError and
-    CheckpointFailure."""
+    """Build a program for the named nodes; without names, for the outputs whose meaning follows from the losses.
+    `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and CheckpointFailure."""
     names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
     own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32
@@ -182,8 +182,8 @@ def make_program(
 
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
-    """Return the input for a field. Numbers that are normalised are taken in float64: with a large mean and a small
-    deviation, float32 would leave only noise."""
+    """Return the program's input for a field. Numbers that are normalised are accepted in float64: with a large mean
+    and a small deviation, float32 would keep only noise."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
@@ -195,7 +195,8 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the output for a node. It is not converted if it has targets in different units."""
+    """Return the program's output for a node. It is not converted if targets in different units are compared with
+    it."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
@@ -205,7 +206,7 @@ def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput
 def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Combine preparation, network and conversion of units into one graph, with the network's argument names."""
+    """Return one fx graph of preparation, network and conversion of units, with the network's argument names."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()
@@ -233,7 +234,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many of the last dimensions belong to one row. (In a window, the first dimensions are the rows.)"""
+    """Return the number of last dimensions that belong to one row. (In a window, the first dimension counts the
+    rows.)"""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1
@@ -245,7 +247,8 @@ def _row_dims(entry: ProgramInput) -> int:
 
 
 def _try_out(program: Program) -> Program:
-    """Run the program on made-up rows; return it with the shapes and dtypes of its outputs, and which are random."""
+    """Run the program on made-up rows. Return it with the shapes and dtypes of its outputs, and the names of random
+    outputs."""
     rows = program.rows(3)
     with blame_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
         first, second = program.answers(rows, 1), program.answers(rows, 2)

@@ -1,9 +1,8 @@
 """`dtrain export --to huggingface`, `timm` and `torchvision`: write a trained block in the format of the library.
 
-For the first two this is config.json, and tensors in safetensors (large ones in shards with an index); for torchvision
-it is the file of a state dict. The folder also has the tokenizer's files of the model that the run began with, and a
-model card with the recipe. Adapters are merged into the weights.
-"""
+For huggingface and timm these are config.json and tensors in safetensors (large models in shards with an index); for
+torchvision, the file of a state dict. The folder also has the files of the tokenizer with which the run began, and a
+model card with the recipe. Adapters are merged into the weights."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ _TOKENIZER = (
 
 
 def find_published_base(trained: Trained) -> Base | None:
-    """Return the published model that training began with, if all its parameters were loaded and it is one of
-    transformers, whose names PEFT's adapters use; else None."""
+    """Return the published model with which training began, if all its parameters were loaded and it is a model of
+    transformers (whose names PEFT's adapters use); otherwise None."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
@@ -79,8 +78,8 @@ def find_published_base(trained: Trained) -> Base | None:
 def write_published(
     trained: Trained, found: PublishedPlan, library: str, folder: Path, dtype: torch.dtype | None
 ) -> None:
-    """Write all files in the format of `library`. Raises ExportFailure if it has no such model, if its config cannot
-    describe the block, and if the files read back differ."""
+    """Write all files in the format of `library`. Raises ExportFailure if the library has no such model, if its config
+    cannot describe the block, and if the files differ from the model after loading."""
     family = family_of(found.block)
     assert family is not None
     try:
@@ -131,7 +130,8 @@ def write_published(
 
 
 def classes_learned(trained: Trained, node: str) -> tuple[str, ...]:
-    """Return the class names of the node's scores, if a loss reads them and the names are not just numbers."""
+    """Return the class names of the node's scores, if a loss reads these and the names are not just numbers; otherwise
+    ()."""
     for each in meanings(trained.plan):
         if each.kind == "class" and each.output in (node, f"{node}.logits") and each.class_axis == 0 and not each.items:
             return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
@@ -151,7 +151,7 @@ def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
     """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded. Buffers
-    have float32 at least: the bias of experts is moved by less than half precision resolves."""
+    have float32 or a more precise dtype: the bias of experts changes by less than half precision can represent."""
     sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
@@ -243,8 +243,8 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer, or copy those of the model that training began with; return their
-    names. Raises ExportFailure."""
+    """Write the files of the run's own tokenizer, or copy those of the published model with which training began.
+    Return their names. Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:
@@ -256,7 +256,7 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 
 
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
-    """Write the files of the run's tokenizer and return their names. None if the run has no tokenizer."""
+    """Write the files of the run's tokenizer. Return their names; None if the run has no tokenizer."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
     named = next((each for each in components if each.get("tokenizer", BYTES) != BYTES), None)
     if named is None:

@@ -1,4 +1,4 @@
-"""Losses of bounding boxes: the boxes of input and target, four numbers each, are compared pairwise in order."""
+"""Losses of bounding boxes, each of four numbers: box i of the input is compared with box i of the target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Format = Literal["xyxy", "xywh", "cxcywh"]
 
 
 def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless input and target are (..., 4) and a mask has a value for each box."""
+    """Return a ShapeError unless input and target have shape (..., 4) and the mask, if there is one, has a value for
+    each box; otherwise None."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if not input.shape or input.shape[-1] != 4:

@@ -27,9 +27,9 @@ _ORDER = {"xyxy": "left, top, right, bottom", "xywh": "left, top, width, height"
 
 
 class Boxes(NamedTuple):
-    """Boxes of one sample. `corners`: (N, 4) float64 left, top, right, bottom, in pixels of a picture of `size`
+    """Boxes of one sample. `corners`: (N, 4) float64, left, top, right, bottom, in pixels of a picture of `size`
     (height, width); if `size` is None, in the unit of the file. `classes`: (N,) int64. `visible`: (N,) share of each
-    area that transforms have left inside the picture."""
+    box's area that transforms have left inside the picture."""
 
     corners: np.ndarray
     classes: np.ndarray
@@ -37,8 +37,8 @@ class Boxes(NamedTuple):
     size: tuple[int, int] | None = None
 
     def move(self, motions: Sequence[Motion]) -> Boxes:
-        """Return the boxes after the motions. After each motion, they are the upright boxes around the moved ones,
-        clipped to the image."""
+        """Return the boxes after the motions. After each motion, a box is the smallest upright rectangle around the
+        moved box, clipped to the image."""
         import numpy as np
 
         found = self
@@ -165,8 +165,8 @@ class BoxesField(Field):
         raise TypeError("boxes are made together with their picture")
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
-        """Read the boxes of one row, in the unit of the file. `labels`: None for a field without them. Raises
-        BadValueError."""
+        """Read the boxes of one row, in the unit of the file. `labels`: the row's classes; None for a field without
+        them. Raises BadValueError."""
         import numpy as np
 
         name = columns[0].name
@@ -187,7 +187,7 @@ class BoxesField(Field):
         return Boxes(corners, classes, np.ones(len(numbers)))
 
     def _numbers(self, value: Any, name: str, row: int) -> np.ndarray:
-        """Return the numbers in the file, (N, 4) float64. Raises BadValueError."""
+        """Return the numbers in the file as (N, 4) float64. Raises BadValueError for a value of another form."""
         import numpy as np
 
         if value is None:
@@ -207,8 +207,8 @@ class BoxesField(Field):
         return found
 
     def _classes(self, value: Any, count: int, column: Column, row: int) -> np.ndarray:
-        """Return the class numbers of the boxes, (N,) int64. A value that is not a list is the class of one box. Raises
-        BadValueError."""
+        """Return the class numbers of the boxes, (N,) int64. A value that is not a list is the class of a single box.
+        Raises BadValueError."""
         import numpy as np
 
         name = column.name
@@ -230,8 +230,8 @@ class BoxesField(Field):
         return np.asarray([known.index(each) for each in listed], np.int64)
 
     def clip_to_picture(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
-        """Return the boxes in pixels of the image in the file, whose `size` is (height, width), clipped to it. Raises
-        BadValueError."""
+        """Return the boxes in pixels of the image in the file, whose `size` is (height, width), clipped to this image.
+        Raises BadValueError."""
         import numpy as np
 
         sides = np.asarray([size[1], size[0], size[1], size[0]], np.float64)
@@ -250,12 +250,12 @@ class BoxesField(Field):
         return Boxes(inside, boxes.classes, boxes.visible, size)
 
     def drop_hidden(self, boxes: Boxes) -> Boxes:
-        """Return the boxes of which enough is visible (`min_visibility`)."""
+        """Return the boxes of which enough is visible (key `min_visibility`)."""
         is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
         return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
 
     def to_array(self, boxes: Boxes) -> np.ndarray:
-        """Return the array of `output`, padded to `length`."""
+        """Return the array for the field's output, padded to `length` boxes."""
         import numpy as np
 
         found, count = self.drop_hidden(boxes), 0
@@ -273,8 +273,8 @@ class BoxesField(Field):
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return the corners, (N, 4) in pixels of an image of this height and width, for `values` (length, 4) of a
-        batch."""
+        """Convert the field's `values` (length, 4) in a batch to corners (N, 4) in pixels of an image of this height
+        and width."""
         import numpy as np
 
         found = _to_corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)
@@ -303,7 +303,8 @@ def _from_corners(corners: np.ndarray, format: Format) -> np.ndarray:
 
 
 def _clip(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Clip boxes to an image of this height and width. Return them, and the share of each area that is inside."""
+    """Clip boxes to an image of this height and width. Return (clipped boxes, share of each box's area that is
+    inside)."""
     import numpy as np
 
     inside = np.clip(corners, 0.0, [size[1], size[0], size[1], size[0]])

@@ -1,4 +1,4 @@
-"""Checks of images: places that transforms do not move, and scales that are applied twice."""
+"""Checks of images: fields with positions that transforms do not move, and scales that are applied twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAR = 10.0  # from 0: pictures after one `normalize` are about -3 to 3
 
 
 def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield what is unusual about the transforms of a recipe."""
+    """Yield diagnostics on unusual transforms of a recipe."""
     transforms = [TRANSFORMS.read(each) for each in data.transforms]
     fields = {field.name: field for field in data.fields}
     pictures = [name for name, field in fields.items() if field.component["type"] == "image"]

@@ -1,4 +1,5 @@
-"""Field of images: a column of image files -> float32 (C, H, W), 0 to 1, decoded when a sample is read."""
+"""Field of images: a column of image files -> float32 (C, H, W), 0 to 1. An image is decoded when its sample is
+read."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _ORIENTATION = 0x0112  # EXIF's tag
 
 @cache
 def pillow_image() -> Any:
-    """Return Pillow's module `Image`, with its warning about images of more than 89 million pixels turned off. Pillow
-    refuses images of twice as many; they are reported as unreadable. Raises ImportError."""
+    """Return Pillow's module `Image`, without its warning about images of more than 89 million pixels. (Pillow refuses
+    images twice as large; they are reported as unreadable.) Raises ImportError."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -37,8 +38,8 @@ def pillow_image() -> Any:
 
 
 class PictureField(Field, ABC):
-    """Base class of fields of picture files. A file is decoded when a sample is read; `numbers` makes the array after
-    the transforms."""
+    """Base class of fields of picture files. A file is decoded when its sample is read; `numbers` converts the picture
+    to an array after the transforms."""
 
     lazy: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     dtype: ClassVar[DType] = "float32"
@@ -71,13 +72,12 @@ class PictureField(Field, ABC):
 
     @abstractmethod
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
-        """Return the spec of an image of this size, with numbers in `interval`. Sides that differ between images are
-        0 in it."""
+        """Return the TensorSpec of an image of this size with numbers in `interval`. A side that differs between images
+        is 0 in the spec."""
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        """Return a copy of an opened image for the transforms, turned upright. Raises BadValueError and
-        ValueError."""
+        """Return a copy of an opened image, turned upright, for the transforms. Raises BadValueError and ValueError."""
 
     @abstractmethod
     def numbers(self, picture: Any) -> np.ndarray: ...
@@ -86,13 +86,13 @@ class PictureField(Field, ABC):
         return None
 
     def size_of(self, column: Column) -> Size:
-        """Return the size of every image before the transforms; None for sides that differ between images."""
+        """Return the size of every image before the transforms; None for a side that differs between images."""
         if self.size is not None:
             return sides(self.size)
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return the spec of an image before the transforms."""
+        """Return the TensorSpec of an image before the transforms."""
         return self.spec_of_size(self.size_of(columns[0]), (0.0, 1.0))
 
     def convert(
@@ -105,7 +105,7 @@ class PictureField(Field, ABC):
         return np.stack(found)
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value to a Pillow image for the transforms, resized to `size`. Raises BadValueError and
+        """Decode one value to a Pillow image, resized to `size`, for the transforms. Raises BadValueError and
         MissingPackageError."""
         return self.resize_picture(self.decode_whole(value, column, row))
 
@@ -113,7 +113,7 @@ class PictureField(Field, ABC):
         return picture if self.size is None else resized(picture, *sides(self.size), self.filter)
 
     def decode_whole(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value as `picture` does, but keep the size that it has in the file."""
+        """Decode one value as `picture` does, without resizing."""
         try:
             with self._open(value, column, row) as opened:
                 opened.load()
@@ -125,7 +125,7 @@ class PictureField(Field, ABC):
         return found
 
     def check_header(self, value: Any, column: Column, row: int) -> None:
-        """Check that the header of a file can be read. Raises BadValueError and MissingPackageError."""
+        """Raise BadValueError if the header of a file cannot be read, and MissingPackageError."""
         try:
             self._open(value, column, row).close()
         except (BadValueError, MissingPackageError):
@@ -134,7 +134,7 @@ class PictureField(Field, ABC):
             raise _decode_error(column, row, error) from error
 
     def size_bytes(self, value: Any, column: Column, row: int) -> int:
-        """Return the size of a file that can be opened; 0 for an array."""
+        """Return the size of a file in bytes; 0 for an array. Raises BadValueError if it cannot be opened."""
         if isinstance(value, bytes):
             return len(value)
         return os.path.getsize(self._path(value, column, row)) if isinstance(value, str) else 0
@@ -223,7 +223,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def turn_upright(picture: Any) -> Any:
-    """Turn an image as its EXIF says."""
+    """Turn an image according to the orientation in its EXIF data."""
     from PIL import ImageOps
 
     if picture.getexif().get(_ORIENTATION, 1) == 1:
@@ -232,7 +232,7 @@ def turn_upright(picture: Any) -> Any:
 
 
 def _in_mode(picture: Any, mode: str) -> Any:
-    """Return a copy in this mode. Raises ValueError if the value of white is not known for its pixels."""
+    """Return a copy of an image in this mode. Raises ValueError if the range of its pixel values is unknown."""
     import numpy as np
     from PIL import Image
 

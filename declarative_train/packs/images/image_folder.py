@@ -65,8 +65,8 @@ def _no_folder(root: str) -> SourceError:
 
 
 class FilesTable(Table):
-    """Table of files. Names are in memory; each file is opened, read and closed on access. `labels`: None for a file
-    without one."""
+    """Table of files. File names are in memory; a file is opened, read and closed on access. `labels`: None for a file
+    without a label."""
 
     def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
         self.files = (f"{root}/" if is_elsewhere(root) else root,) if root else tuple(files)
@@ -100,8 +100,8 @@ class FilesTable(Table):
 
 
 def _content(path: str) -> bytes | OSError:
-    """Return the bytes of a file, or the error for a file that was deleted, a broken link, or one without permission.
-    Only its row is bad, and decoding it raises the error. Raises SourceError."""
+    """Return the bytes of a file. For a deleted file, a broken link, or one without permission return the error: only
+    its row is bad, and decoding the row raises it. Raises SourceError for other errors."""
     try:
         return read_bytes(path)
     except SourceError as error:
@@ -111,7 +111,7 @@ def _content(path: str) -> bytes | OSError:
 
 
 def is_elsewhere(root: str) -> bool:
-    """Return whether a root is a URL, not a local folder."""
+    """Return whether a root is a URL rather than a local folder."""
     return local_path(root) is None
 
 

@@ -69,7 +69,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform brings in from outside. Between `picture` and `numbers` they are 0."""
+        """Class of the pixels that a transform brings in from outside the image. Between `picture` and `numbers` these
+        pixels are 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -103,7 +104,7 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the classes as uint8 (H, W), shifted so that 0 is the class of pixels from outside. Raises
+        """Return the classes of pixels as uint8 (H, W), shifted so that 0 is the class of pixels from outside. Raises
         BadValueError."""
         import numpy as np
 
@@ -126,7 +127,7 @@ class MaskField(PictureField):
         return moved
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Return a mask as int64 (H, W)."""
+        """Convert a mask to int64 (H, W) class numbers."""
         import numpy as np
 
         found: np.ndarray = (np.asarray(picture).astype(np.int64) + self._outside) % _LEVELS
@@ -134,7 +135,7 @@ class MaskField(PictureField):
 
 
 def _pixels(picture: Any) -> np.ndarray:
-    """Return the values of the pixels in the file, (H, W) int64. Raises ValueError."""
+    """Return the pixel values in the file, (H, W) int64. Raises ValueError for a mode without such values."""
     import numpy as np
 
     if picture.mode == "F":

@@ -1,8 +1,7 @@
 """Reading of images for a batch: they are decoded, changed by the transforms in order, and converted to arrays.
 
-Random numbers depend on (seed, epoch, sample, place in the list) only: rank, loader process and the other samples of
-the batch do not matter, and a resumed run draws what the uninterrupted run would have drawn.
-"""
+Random numbers depend only on (seed, epoch, sample, position of the transform in the list). Rank, loader process and the
+other samples of the batch do not matter, and a resumed run draws the same numbers as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class PictureValues(NamedTuple):
-    """Content (N,) of the column of a field of images or boxes. For boxes, `classes`: the column of their classes."""
+    """Values (N,) of the column of a field of images or boxes. `classes`: for boxes, the values of the column with
+    their classes."""
 
     field: PictureField | BoxesField
     column: Column
@@ -38,14 +38,14 @@ class PictureValues(NamedTuple):
         return cls(cast("PictureField | BoxesField", given.field), given.columns[0], given.values[0], classes)
 
     def boxes(self, row: int) -> Boxes:
-        """Read the boxes of a row, as they are in the file. Raises BadValueError."""
+        """Read the boxes of a row, in the unit of the file. Raises BadValueError."""
         assert isinstance(self.field, BoxesField)
         columns = (self.column,) if self.classes is None else (self.column, self.classes[0])
         labels = None if self.classes is None else self.classes[1][row]
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int, whole: bool) -> int:
-        """Check a row, and decode the image if `whole`. Return the size of its file in bytes. Raises BadValueError and
+        """Check a row; decode the image if `whole`. Return the size of its file in bytes. Raises BadValueError and
         MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
@@ -186,7 +186,8 @@ class Pictures(LazyReader):
 
 
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
-    """Return the images as Pillow objects, in their size in the file. Raises LazyFieldError."""
+    """Return the images of a row as Pillow objects by field, in the size that they have in the file. Raises
+    LazyFieldError."""
     found = {}
     for name, each in given.items():
         if isinstance(each.field, BoxesField):
@@ -201,8 +202,8 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
 def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """Return the boxes by image and field, before the transforms. `sizes`: of each image in its file, and after it was
-    resized. All outputs of a field share one reading. Raises LazyFieldError."""
+    """Return the boxes of a row before the transforms, by image and field. `sizes`: for each image, its size in the
+    file and its size after resizing. All outputs of a field use the same boxes. Raises LazyFieldError."""
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)
@@ -231,19 +232,19 @@ def _is_mask(given: PictureValues) -> bool:
 
 
 def _size(value: Any) -> tuple[int, int]:
-    """Return height and width of a Pillow image, or of an array (C, H, W)."""
+    """Return (height, width) of a Pillow image or of an array (C, H, W)."""
     if isinstance(value, np.ndarray):
         return int(value.shape[-2]), int(value.shape[-1])
     return int(value.height), int(value.width)
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Return a lazy field, with its type for the type checker."""
+    """Return the field itself, declared as PictureField for the type checker."""
     return cast("PictureField", field)
 
 
 def _of_mask(transform: Transform) -> ShapeError | None:
-    """Return an error if the transform changes images in a way that their masks would have to follow and cannot."""
+    """Return an error if the transform changes images in a way that masks cannot follow; otherwise None."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
         return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of masks as well")
@@ -257,7 +258,7 @@ def _of_mask(transform: Transform) -> ShapeError | None:
 
 
 def _of_boxes(transform: Transform) -> ShapeError | None:
-    """Return an error if the transform changes images in a way that their boxes would have to follow and cannot."""
+    """Return an error if the transform changes images in a way that boxes cannot follow; otherwise None."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes images, but boxes belong to one of them"
         return ShapeError(message, field="type", help="remove it, or list other fields")

@@ -1,5 +1,5 @@
-"""Images from all over a recipe's training set on one sheet: as they are in the file, as three epochs of training see
-them, and as an evaluation does."""
+"""Sheet of images from all parts of a recipe's training set: as they are in the file, in three epochs of training, and
+in an evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
 
 
 def picture_sheet(data: DataSpec) -> bytes | None:
-    """Return a PNG file, or None for a recipe without images. Raises DataError, SourceError and BadSampleError."""
+    """Return the sheet as PNG file; None for a recipe without images. Raises DataError, SourceError and
+    BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     if not training.lazy:
         return None
@@ -101,7 +102,8 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
 
 
 def _without_normalising(training: PreparedSet) -> PreparedSet:
-    """Return the set with the same random draws, but values between 0 and 1, which can be shown as colours."""
+    """Return the set with the same random draws, but without normalising, so that values are between 0 and 1 and can be
+    shown as colours."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
     kept = tuple(
@@ -112,7 +114,7 @@ def _without_normalising(training: PreparedSet) -> PreparedSet:
 
 
 def _picture(values: np.ndarray) -> Image:
-    """Return the image of an array (C, H, W), 0 to 1, without alpha."""
+    """Convert an array (C, H, W) of values from 0 to 1 to an image without alpha."""
     from PIL import Image
 
     pixels = np.clip(np.rint(values * 255), 0, 255).astype(np.uint8)
@@ -124,7 +126,7 @@ def _field(given: PictureValues) -> PictureField:
 
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
-    """Paste the image as large as its cell allows, the pixels of small ones as squares. Return the scale."""
+    """Paste the image as large as its cell allows; pixels of small images become squares. Return the scale."""
     from PIL import Image
 
     scale = _CELL / max(picture.size)

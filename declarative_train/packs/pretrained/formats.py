@@ -1,5 +1,4 @@
-"""Weights of published models (`format` under `model.weights`): their files, and the parameters that their tensors
-fill."""
+"""Weights of published models (`format` under `model.weights`): the files, and the parameters that the tensors fill."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class PublishedWeights:
 
     @staticmethod
     def locate(values: WeightsSection, path: str) -> str:
-        """Return the path of weights: a folder for `huggingface`, else a file. Raises PublishedError."""
+        """Return the path of the weights: a folder for `huggingface`, otherwise a file. Raises PublishedError."""
         if values.format == TRANSFORMERS:
             return find_published_folder(values.path, path)
         if "://" in path:
@@ -95,8 +94,8 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return the plan, and (problem, hint) if the files do not fit. Entries of `rename` that match nothing are added to
-    `diagnostics`."""
+    """Return (the WeightsPlan, or None; (problem, hint) if the files do not fit, or None). Entries of `rename` that
+    match nothing are added to `diagnostics`."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -156,9 +155,9 @@ def _plan(
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """Return the map from parameters to tensors of a library's files. `config`: decides the kind of model and with it
-    the names; by default the config that the node was made from. Raises PublishedError if the library has no such
-    model."""
+    """Return the map from parameters to the tensors in a library's files. `config`: the config that decides the kind of
+    model and thereby the names; default: the one from which the node was made. Raises PublishedError if the library has
+    no such model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
@@ -179,8 +178,8 @@ def tensor_map(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return a problem and a hint if the node has another value of a param than all models of the library: tensors
-    would not show it. None if there is none."""
+    """Return (problem, hint) if a param of the node has a value that no model of the library has, which tensors alone
+    would not show; otherwise None."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
@@ -191,7 +190,7 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map with names as in a file of the model without its head (output layer)."""
+    """Return the map with the names in the file of a model without an output layer (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()
@@ -200,13 +199,13 @@ def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
 
 
 def library_of(folder: str) -> str:
-    """Return the library that wrote a folder, from its config: its tensors have that library's names. Raises
+    """Return the library that wrote a folder, according to its config; its tensors have this library's names. Raises
     PublishedError."""
     return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
 def tensors_of(folder: str) -> str:
-    """Return the path of the file that lists all tensors of a folder. Raises PublishedError."""
+    """Return the path of the file in a folder that lists all tensors. Raises PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -216,7 +215,7 @@ def tensors_of(folder: str) -> str:
 
 
 def _find_odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """Return a message if tensors of a file are not floating point of 16 bits or more, else None."""
+    """Return a message if tensors of a file are not floating point numbers of 16 bits or more; otherwise None."""
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None

@@ -1,9 +1,8 @@
-"""Published models that our blocks can load: conversion between `config.json` and a block's params, and the names of
-tensors.
+"""Published models that dtrain's blocks can load: conversion between `config.json` and the params of a block, and the
+names of tensors.
 
-The data of a family is in `families/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
-that need code are in `converters/`.
-"""
+The data of a family of models is in `families/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
+that need code are in `converters/`."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 
 
 class ModelHead(NamedTuple):
-    """Output layer (head) of a model, as a value of a block's param `head`: the architectures that have it, the one to
-    write first, and its tensors. `has_labels`: its `out_features` are the labels of the config."""
+    """Output layer (head) of a model, as a value of the block's param `head`: the architectures that have it (the first
+    is used for writing) and its tensors. `has_labels`: its `out_features` are the labels of the config."""
 
     architectures: tuple[str, ...]
     tensors: Mapping[str, object]
@@ -41,7 +40,7 @@ class ModelHead(NamedTuple):
 
 
 class ModelKind(NamedTuple):
-    """A model of a family in a library: a `model_type` of transformers, an `architecture` of timm. `base`: its class
+    """Model of a family in a library: a `model_type` of transformers, an `architecture` of timm. `base`: its class
     without the head. A kind with several heads has its own `prefix`, and its `architecture` is the class without a
     head."""
 
@@ -58,8 +57,8 @@ class ModelKind(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """Names that a library gives a family's tensors. `params`: params that all its models have. `respelt`: endings of
-    names in old files."""
+    """Names that a library gives to the tensors of a family. `params`: params with the value that all models of the
+    library have. `respelt`: endings of names in old files."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -70,7 +69,7 @@ class TensorNames(NamedTuple):
 
 class NameMap(NamedTuple):
     """Names of the tensors of one model, by parameter, with `*` for the number of a copy. `drawn`: parameters of an
-    output layer, which keep random initial values if a file lacks them."""
+    output layer, which keep random initial values if a file does not have them."""
 
     entries: dict[str, tuple[PartPlan, ...]]
     prefix: str
@@ -80,7 +79,7 @@ class NameMap(NamedTuple):
 
 
 class SizeSource(NamedTuple):
-    """Dimension of a parameter from which a param of the block can be read."""
+    """Dimension of a parameter from which a param of the block can be found."""
 
     parameter: str
     dim: int
@@ -90,9 +89,9 @@ class SizeSource(NamedTuple):
 class Family:
     """Family of published models that a block can load.
 
-    `sizes`: params that are sizes, each with the parameters to read it from, of which a model has one. `follows`: sizes
-    that the block takes from its data, so that a config does not set them. `names`: by library.
-    """
+    `sizes`: params that are sizes, each with the parameters from which it can be found; a model has one of them.
+    `follows`: sizes that the block gets from its data, so that a config does not set them. `names`: tensor names by
+    library."""
 
     block: str
     kinds: Mapping[str, ModelKind]
@@ -148,7 +147,7 @@ def _fill(name: str, params: Mapping[str, object], prefix: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the blocks of the package that published models can fill."""
+    """Return the names of the blocks that published models can fill."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
@@ -173,7 +172,7 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for a library. Entries for all its models come first; those of one model override them."""
+    """Yield (name, kind) for a library. Values for all its models come first; those of one model override them."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (
@@ -214,7 +213,7 @@ def _follows(at: Any) -> SizeSource:
 
 
 def find_published_folder(written: str, absolute: str) -> str:
-    """Return the folder of a published model: a path, or the snapshot of a hub id (`org/name`) in huggingface-hub's
+    """Return the folder of a published model: a path, or for a hub id (`org/name`) the snapshot in huggingface-hub's
     cache. Nothing is downloaded. Raises PublishedError."""
     if "://" in absolute:
         raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")
@@ -237,7 +236,7 @@ def find_published_folder(written: str, absolute: str) -> str:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Return the model's config. Raises PublishedError."""
+    """Return the config in a model's folder. Raises PublishedError."""
     path = os.path.join(folder, CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
@@ -253,7 +252,7 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the block that the config determines. Raises PublishedError."""
+    """Return the params of the block that follow from the config. Raises PublishedError."""
     kind = _kind(family, config)
     if (config.get("quantization_config") or {"quant_method": "mxfp4"}).get("quant_method") != "mxfp4":
         raise PublishedError("its weights are quantized, and not as mxfp4", "give the model as it was before that")
@@ -274,7 +273,8 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def kind_of(family: Family, config: Mapping[str, Any]) -> str | None:
-    """Return the kind of a config, by `model_type` or timm's `architecture`, or None."""
+    """Return the name of the kind that a config describes, by `model_type` or timm's `architecture`; None if
+    unknown."""
     name = config["architecture"] if is_of_timm(config) else config.get("model_type")
     return name if isinstance(name, str) and name in family.kinds else None
 
@@ -284,8 +284,8 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def library_hint(config: Mapping[str, Any]) -> str | None:
-    """Return a hint for a model that a block cannot load: the node whose library computes it. None for a model with
-    code of its own."""
+    """Return a hint for a model that dtrain's blocks cannot load: the node of the library that computes it. None for a
+    model with code of its own."""
     if is_of_timm(config):
         return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
     is_known = "model_type" in config and not config.get("auto_map")
@@ -298,8 +298,8 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` reads these params: the published one if it still fits, else the published
-    one with the new sizes, else one of the library's first kind that can express them. Raises PublishedError."""
+    """Return a config from which `params_of` reads these params: `published` if it still fits, otherwise `published`
+    with the new sizes, otherwise a config of the library's first kind that can express them. Raises PublishedError."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
@@ -325,13 +325,13 @@ def config_of(
 
 
 def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
-    """Return the library's class name for a block with these params."""
+    """Return the library's class name for a model of this kind with these params."""
     head = kind.heads.get(str(params.get("head")))
     return kind.architecture if head is None else head.architectures[0]
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the output layer that the config's class has; {} for an unknown one."""
+    """Return the params of the output layer that the class in the config has; {} for an unknown class."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -352,13 +352,13 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys of the config that may be left out, because these params equal their defaults."""
+    """Return the keys that a config may leave out, because these params equal the defaults of the keys."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config means all these params. Params that it does not mention must equal the block's
-    defaults."""
+    """Return whether a config means exactly these params. A param that it does not mention must equal the block's
+    default."""
     try:
         found = params_of(family, config)
     except PublishedError:
@@ -371,7 +371,7 @@ def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
-    """Return the value that a param has if a config does not mention it. `found`: the params that it does mention."""
+    """Return the value of a param that a config does not mention. `found`: the params that the config mentions."""
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))

@@ -1,4 +1,4 @@
-"""Nodes with `from:`: the params of their block come from the config of a published model."""
+"""Nodes with `from:`, whose params come from the config of a published model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Return the keys of a node with `from` replaced by the params that the published model has; keys that the node
-    gives itself win."""
+    """Return the keys of a node with `from` replaced by the params of the published model, the published model or None,
+    and diagnostics. Keys that the node sets itself override the model's."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []
@@ -68,7 +68,7 @@ def _node(value: object, span: Span) -> Node:
 
 
 def document_block(block: str) -> dict[str, Any]:
-    """Return the JSON schema of `from`, for a block that published models match."""
+    """Return the JSON schema of the key `from` for a block that published models can fill."""
     family = family_of(block)
     if family is None:
         return {}

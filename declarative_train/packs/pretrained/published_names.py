@@ -1,4 +1,4 @@
-"""Names of a block's weights in the files of the published models that it matches."""
+"""Names of a block's weights in the files of published models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class PublishedNames:
-    """Names that a model's parameters have in published files."""
+    """Names of a model's parameters in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[PartPlan, ...]], str]] = {}
@@ -29,7 +29,8 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return the tensors that form a parameter, and the prefix of all names; () if no published model has it."""
+        """Return (tensors that form a parameter, prefix of all names); no tensors if no published model has the
+        parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -39,8 +40,8 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules in a PEFT folder whose adapters belong to a linear map: the one with the map's own name,
-        else those of the published model."""
+        """Return the modules in a PEFT folder whose adapters belong to a linear map: the module with the map's own
+        name, otherwise those of the published model."""
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own

@@ -1,5 +1,5 @@
-"""Simple models to compare a model of a table with: a constant, a linear model and gradient boosting (scikit-learn),
-fitted to the training rows as the model reads them, and scored by the metric that the model is judged by."""
+"""Simple models for comparison with the model of a table: a constant, a linear model and gradient boosting
+(scikit-learn). They are fitted to the training rows as the model reads them, and compared by a metric of the recipe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
 
 
 class _Rows(NamedTuple):
-    """Rows for scikit-learn. `numbers` (N, C), `words` (N, W) class numbers, `answers` (N,)."""
+    """Rows for scikit-learn: `numbers` (N, C), `words` (N, W) as class numbers, `answers` (N,)."""
 
     numbers: np.ndarray
     words: np.ndarray
@@ -40,8 +40,8 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Return the metric of the simple models; None if the data are not a table of numbers and words with one target per
-    row."""
+    """Return the metric of the simple models on the batches `evaluated`; None if the data are not a table of numbers
+    and words with one target per row."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None
@@ -71,7 +71,7 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
 
 
 def compare_set(plan: Plan, name: str) -> Comparison | None:
-    """Return the simple models' metric on a set of a plan, or None as `compare`. Raises DataError."""
+    """Return the metric of the simple models on a set of a plan; None as in `compare`. Raises DataError."""
     from declarative_train.data.rank_batches import EvaluationBatches
     from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.data.tensor_sets import of_prepared
@@ -97,7 +97,7 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the fields that the model reads."""
+    """Return the names of the fields that the model reads."""
     read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 
@@ -107,14 +107,14 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the first metric of the recipe that baselines have too."""
+    """Return the first metric of the recipe that can be computed for simple models too."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return the rows, or `most` of them from all over the set."""
+    """Return all rows of the batches, or `most` of them from all parts of the set."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():
@@ -195,7 +195,7 @@ def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
 def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
-    """Return the metric as the model's own code computes it, in the unit of the target's column."""
+    """Return the metric, computed with the code that the run uses, in the unit of the target's column."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":
@@ -216,7 +216,7 @@ def _score(
 
 
 def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur."""
+    """Return the mean F1 over the classes that occur."""
     scores = []
     for each in np.unique(np.concatenate([answers, found])):
         both = ((answers == each) & (found == each)).sum()
@@ -225,7 +225,8 @@ def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
 
 
 def _area(is_yes: np.ndarray, scores: np.ndarray) -> float:
-    """Return the area under the ROC curve: how often a positive scores higher than a negative, ties counting half."""
+    """Return the area under the ROC curve: the probability that a positive item scores higher than a negative one,
+    where ties count half."""
     num_yes, num_no = int(is_yes.sum()), int((~is_yes).sum())
     if not num_yes or not num_no:
         return float("nan")

@@ -138,7 +138,7 @@ class DateField(FieldOfColumns):
         return [2 * turn * period / (period - 1) - 1 if part != "hour" else 2 * turn - 1]
 
     def read_times(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the values as datetime64[us], NaT if missing. Raises BadValueError for what is not a date."""
+        """Return the values as datetime64[us], NaT if missing. Raises BadValueError for a value that is not a date."""
         import numpy as np
 
         if values.dtype.kind == "M":
@@ -158,7 +158,7 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return numbers; new rows of a csv are texts."""
+        """Return the column's values as numbers; in new rows from a csv they are texts."""
         import numpy as np
 
         if values.dtype != object:
@@ -194,7 +194,7 @@ class DateField(FieldOfColumns):
 
 
 def _parser(format: str | None) -> Callable[[Any], Any]:
-    """Return a function from a value to a naive datetime in UTC, or None for a missing value."""
+    """Return a function (value) -> naive datetime in UTC, or None for a missing value."""
 
     def parse(value: Any) -> datetime.datetime | None:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
@@ -207,8 +207,8 @@ def _parser(format: str | None) -> Callable[[Any], Any]:
 
 
 def read_part(part: str, times: np.ndarray) -> np.ndarray:
-    """Return the place of datetime64 values in a cycle: month 1 to 12, day 1 to 31, day of the year 1 to 366, weekday 0
-    (Monday) to 6, hour 0 to 24 with fractions."""
+    """Return the position of datetime64 values in a cycle: month 1 to 12, day 1 to 31, day of the year 1 to 366,
+    weekday 0 (Monday) to 6, hour 0 to 24 with fractions."""
     import numpy as np
 
     days = times.astype("datetime64[D]")
@@ -227,8 +227,8 @@ def read_part(part: str, times: np.ndarray) -> np.ndarray:
 
 
 class _TimeTally(Tally):
-    """Tally of the mean and the standard deviation of the time of each column, in days since 1970. Chunks are combined
-    by the update of Chan, Golub and LeVeque (1979), which is numerically stable."""
+    """Tally of the mean and the standard deviation of the time in each column, in days since 1970. Chunks are combined
+    with the formula of Chan, Golub and LeVeque (1979), which is numerically stable."""
 
     def __init__(self, field: DateField, columns: Sequence[Column]) -> None:
         self._field = field

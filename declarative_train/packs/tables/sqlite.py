@@ -63,14 +63,15 @@ class SqliteDataset(FilesDataset):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
-        """Open the table that the run read, or the only one in the first file."""
+        """Open the table that the run read; if the run read another kind of source, the only table in the first
+        file."""
         own = str(source["table"]) if source.get("type") == "sqlite" else None
         return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Yield a connection, and the table with its order for a SELECT. Raises SourceError, also for later errors,
-        such as a view that takes so many steps that it may never end."""
+        """Yield (connection, table with its order as text for a SELECT). Raises SourceError, also for errors within the
+        `with` block, such as a view that takes so many steps that it may never end."""
         import sqlite3
         from pathlib import Path
 
@@ -105,7 +106,7 @@ class SqliteDataset(FilesDataset):
             raise _unreadable(path, self.table, error) from error
 
     def _schema(self, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return the types that hold all values of all files. Raises SourceError."""
+        """Return the Arrow schema whose types can hold all values in all files. Raises SourceError."""
         import pyarrow as pa
 
         found: dict[str, set[str]] = {}
@@ -148,7 +149,8 @@ def _unreadable(path: str, table: str, error: Exception) -> SourceError:
 
 
 def only_table(path: str, wanted: str | None = None) -> str:
-    """Return the table or view to read: `wanted`, spelled as in the file, or the only one. Raises SourceError."""
+    """Return the name of the table or view to read: `wanted`, spelled as in the file, or the only one. Raises
+    SourceError."""
     import sqlite3
     from pathlib import Path
 
@@ -183,7 +185,7 @@ def _quote(name: str) -> str:
 
 
 def _has_rowid(file: sqlite3.Connection, name: str, kind: str) -> bool:
-    """Return whether a table has a rowid. Views have none, nor have tables created WITHOUT ROWID, which are in the
+    """Return whether a table has a rowid. Views have none; tables created WITHOUT ROWID have none, and are read in the
     order of their key."""
     import sqlite3
 

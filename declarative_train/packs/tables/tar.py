@@ -1,10 +1,9 @@
-"""Tar archives of samples: a table of their files, read from the archive without unpacking it.
+"""Tar archives of samples: a table of the files in them, which are read without unpacking an archive.
 
-The names follow the webdataset format: the part before the first dot of a file's name, with folders, is the key of a
-sample; the part after it is the column. The index of an archive (the offset of each file) is computed once and cached
-by path, size and date, together with a summary of each archive, so that a set is opened without indexes. Only indexes
-in use are in memory.
-"""
+File names follow the webdataset format: the part before the first dot, with folders, is the key of a sample; the part
+after it is the column. The index of an archive (the offset of each file) is computed once and cached by path, size and
+date, together with a summary, so that a set can be opened without reading indexes. Only indexes in use are in
+memory."""
 
 from __future__ import annotations
 
@@ -61,14 +60,14 @@ class TarDataset(FilesDataset):
 
 
 class TarIndex(NamedTuple):
-    """Index of an archive. `places` by column: (rows, 2) offset and size, -1 where a sample has no such file."""
+    """Index of an archive. `places`: column -> (rows, 2) with offset and size, -1 where a sample has no such file."""
 
     keys: np.ndarray
     places: dict[str, np.ndarray]
 
 
 class FileSpan(NamedTuple):
-    """A file of an archive, and its place in the result."""
+    """Part of an archive that is one file, and the file's position in the result."""
 
     begin: int
     end: int
@@ -151,7 +150,7 @@ class TarTable(Table):
             raise SourceError("unreadable", f"cannot read {format_path(path)}: {error.strerror}") from error
 
     def _index(self, archive: int) -> TarIndex:
-        """Return the index of an archive. Thread-safe."""
+        """Return the index of archive number `archive`. Thread-safe."""
         import numpy as np
 
         found = self._indexes.pop(archive, None)
@@ -168,8 +167,8 @@ class TarTable(Table):
         return found
 
     def _about(self, archive: int) -> dict[str, Any]:
-        """Return the summary needed to open the set: `rows`, first row of each of its `blocks`, and total `sizes` of
-        its files by column."""
+        """Return the summary of an archive: `rows`, the first row of each of its `blocks`, and the total `sizes` of its
+        files by column."""
         import numpy as np
 
         keys, places = self._index(archive)
@@ -190,7 +189,7 @@ class TarTable(Table):
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Yield groups of spans that are close enough for one read."""
+    """Yield groups of spans that are close enough together to be read at once."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):
@@ -212,7 +211,7 @@ def _text(content: bytes, path: str, name: str) -> str:
 
 
 class _FileHandle:
-    """An open file, closed when no thread uses it any more."""
+    """Open file that is closed when no thread uses it any more."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
@@ -229,7 +228,8 @@ class _FileHandle:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return the stamp of a file. Raises SourceError."""
+    """Return the stamp (size, date) of a file, by which a change is detected; None if the file system has none. Raises
+    SourceError."""
     try:
         return stamp(path)
     except OSError as error:
@@ -237,7 +237,7 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
-    """Return the index of an archive, from the cache if possible. Raises SourceError."""
+    """Return the index of an archive from the cache, or build it. Raises SourceError."""
     if packing(path) is not None:
         message = f"{format_path(path)} is compressed, so its files cannot be read directly"
         raise SourceError("unreadable", message, help="decompress it to a `.tar`: pictures are compressed already")
@@ -257,8 +257,8 @@ def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
 
 
 def _build_index(file: IO[bytes]) -> BuiltIndex:
-    """Build the index of an archive. A file that is cut off within its last member is detected when that member is
-    read."""
+    """Build the index of an archive. If the archive is cut off within its last file, the error appears when this file
+    is read."""
     keys: dict[str, int] = {}
     columns: dict[str, dict[int, list[int]]] = {}
     with tarfile.open(fileobj=file, mode="r:") as archive:

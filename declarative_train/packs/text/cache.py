@@ -2,9 +2,8 @@
 `tokens[starts[k] : starts[k + 1]]`.
 
 Each result has its own folder in the user's cache, named by a hash of the inputs. Several processes encode the texts,
-one run of texts at a time. After an interruption, finished runs are used again. The folder gets its final name only
-when it is complete.
-"""
+each a run of consecutive texts at a time. After an interruption, runs that are complete are used again. The folder gets
+its final name when all of it is complete."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _REPORT_S = 2.0  # report the duration if it is longer
 
 
 class Encoded(NamedTuple):
-    """Tokens of one text. `trained`: whether each token counts in the loss (None: all). `unread`: the keys of its
+    """Tokens of one text. `trained`: whether each token counts in the loss (None: all do). `unread`: keys of its
     messages that the chat template does not read."""
 
     tokens: Sequence[int]
@@ -52,9 +51,9 @@ class Encoded(NamedTuple):
 
 
 class EncodingJob(NamedTuple):
-    """Job: encode `num_texts` texts. `read(start, stop)` returns their values. `encode(value, number)` returns the
-    tokens of one; it raises BadValueError with the row among all texts. `about`: JSON value that the result depends on;
-    None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
+    """Texts to encode, `num_texts` of them. `read(start, stop)` returns their values. `encode(value, number)` returns
+    the tokens of one text, or raises BadValueError with the text's number. `about`: everything on which the result
+    depends, as JSON value; None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
 
     num_texts: int
     read: Callable[[int, int], Sequence[Any]]
@@ -67,8 +66,8 @@ class EncodingJob(NamedTuple):
 
 class Tokens(NamedTuple):
     """Tokens of all texts. `tokens`: flat token numbers. `starts`: (num_texts + 1,) the start of each text, then the
-    end of the last. `trained`: 1 for each token that counts in the loss; None: all count. `folder`: folder in the
-    cache; "": the tokens are in memory."""
+    end of the last. `trained`: 1 for each token that counts in the loss; None: all do. `folder`: the folder in the
+    cache; "" if the tokens are in memory."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -88,8 +87,8 @@ class Tokens(NamedTuple):
 
 
 def make_tokens(work: EncodingJob) -> Tokens:
-    """Return the tokens of the texts. Read them from the cache, or encode the texts and write them there. Raises
-    BadValueError and SourceError."""
+    """Return the tokens of the texts, from the cache if possible; otherwise encode the texts and write the tokens to
+    the cache. Raises BadValueError and SourceError."""
     folder = None if work.about is None else _folder(work.about)
     if folder is None:
         return _encode_in_memory(work)
@@ -198,7 +197,7 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Add up the unread keys of `parts`, which are in the order of their texts."""
+    """Return the sum of the counts of unread keys. `parts` must be in the order of their texts."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():
@@ -281,8 +280,8 @@ class _WorkerError(NamedTuple):
 
 
 def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
-    """Write one run of texts in a worker process. Return an error as arguments, because these exceptions cannot be
-    pickled; None on success."""
+    """Write the tokens of one run of texts, in a worker process. Return None, or an error as its arguments, because
+    these exceptions cannot be pickled."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:

@@ -1,11 +1,10 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
-A dialogue is a list of messages {role, content, ...}, as JSON text: tables give columns of lists in this form. The text
-is the one of `apply_chat_template` of transformers. The assistant's answers are the text in `{% generation %}`. For a
-template without it, an answer is the text that the template's loop writes for its message, without the prompt for an
-answer, with which the text before it would end. An answer counts in the loss unless its message says otherwise
-(`FLAGS`).
-"""
+A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
+rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text in `{% generation
+%}`. If a template does not have this tag, an answer is the text that the template's loop writes for the message,
+without the prompt for an answer at its beginning. An answer counts in the loss unless its message says otherwise
+(`FLAGS`)."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ _HINT_OWN_TEMPLATE = (
 
 
 class ChatError(Exception):
-    """Dialogue that cannot be rendered: a message for the user and one fix."""
+    """Error: a dialogue cannot be rendered. It has a message for the user and one fix."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -72,14 +71,14 @@ class Message(dict[str, Any]):
     __slots__ = ("_own", "_read", "number")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
-        """Store the values. `own`: the keys that the data has; the others are copies made for the template. `number`:
-        the place in the dialogue, from 0."""
+        """Store the values of a message. `own`: the keys in the data; all others are copies made for the template.
+        `number`: the message's position in the dialogue, from 0."""
         super().__init__(values)
         self.number = number
         self._own, self._read = own, {"role", *FLAGS}
 
     def unread(self) -> list[str]:
-        """Return the keys of the data that are not empty and that the template has not read."""
+        """Return the keys of the data that have a value and that the template has not read."""
         read = self._read if self._read.isdisjoint(_THOUGHTS) else {*self._read, *_THOUGHTS}
         return [key for key, value in super().items() if key in self._own and key not in read and _has_content(value)]
 
@@ -134,7 +133,7 @@ class RenderedChat(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """Return the text of the template that a recipe names; `True` or None: the tokenizer's own. Raises
+    """Return the text of the template that a recipe names; for `True` or None, of the tokenizer's own. Raises
     TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
@@ -192,8 +191,8 @@ def messages(value: str, role: str | None = None) -> Messages:
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in the form that templates expect: without null keys (a table has them for missing keys), and
-    with its text in one string."""
+    """Return a message in the form that templates expect: without null keys (tables have null for missing keys), and
+    with its text as one string."""
     made = {key: _without_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
         made["role"], made["content"] = made.pop("from"), made.pop("value")
@@ -215,8 +214,8 @@ def _check_marks(given: object) -> None:
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
-    """Return the messages for the template: roles by the template's names, and reasoning under each key that a template
-    may read. Raises ChatError."""
+    """Return the messages for the template: with the template's names of roles, and with reasoning under each key from
+    which a template may read it. Raises ChatError."""
     _check_marks(given)
     named = compile_template(template).roles
     found = []
@@ -230,8 +229,8 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the name that templates have for a role. Keep a role that this template compares with (`named`), except a
-    synonym of the assistant."""
+    """Return the template's name for a role. A role that the template itself mentions (`named`) stays, except a synonym
+    of the assistant."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -242,8 +241,8 @@ def _role(written: str, named: Collection[str], number: int) -> str:
 
 
 def _check_flags(given: Mapping[str, Any], number: int) -> None:
-    """Raise ChatError for a flag that is neither 0 nor 1, and for a flag of 1 on a message of another role than the
-    assistant."""
+    """Raise ChatError for a flag that is neither 0 nor 1, and for a flag of 1 on a message that is not the
+    assistant's."""
     for key in FLAGS:
         flag = given.get(key)
         if flag is None:
@@ -260,7 +259,7 @@ def _is_learnt(message: Mapping[str, Any]) -> bool:
 
 
 def tools(value: str | None) -> list[dict[str, Any]] | None:
-    """Parse the JSON schemas of the tools of a dialogue. Raises ChatError."""
+    """Parse the tools of a dialogue, a list of JSON schemas; None for None. Raises ChatError."""
     try:
         given = None if value is None else _without_null(parse_json(value))
     except (ValueError, RecursionError):
@@ -280,8 +279,8 @@ def _without_null(value: Any) -> Any:
 def render(
     template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
 ) -> RenderedChat:
-    """Render a dialogue. `schemas`: JSON schemas of its tools. `answers`: end with the prompt for an answer of the
-    assistant (`add_generation_prompt`). The spans are those of `{% generation %}`. Raises ChatError."""
+    """Render a dialogue. `schemas`: JSON schemas of the tools. `answers`: end with the prompt for an answer of the
+    assistant (`add_generation_prompt`). The spans are the texts in `{% generation %}`. Raises ChatError."""
     from declarative_train.packs.text.rendering import RenderError
 
     try:
@@ -291,7 +290,7 @@ def render(
 
 
 def _names(given: Messages, found: Tokenizer, schemas: Sequence[object] | None, answers: bool) -> dict[str, object]:
-    """Return the names that a template reads."""
+    """Return the variables that a template can read, by name."""
     names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     return names | {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
 
@@ -304,7 +303,7 @@ def write(
     schemas: Sequence[object] | None = None,
 ) -> RenderedChat:
     """Render a dialogue and find the answers that count in the loss: those after the first `num_given` messages, except
-    those whose message says otherwise (`FLAGS`). Raises ChatError."""
+    messages whose flag says otherwise (`FLAGS`). Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
     made = RenderedChat(whole.text, (), {key for each in given for key in each.unread()})
@@ -333,8 +332,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return (begin, end) of the text of the messages `learnt` in the text `whole` of the dialogue, by the loops of the
-    template: the text that an iteration over a message writes is the message's."""
+    """Return (begin, end) in the dialogue's text `whole` for each of the messages `learnt`: the text that an iteration
+    of the template's loop writes for a message belongs to this message."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
@@ -356,8 +355,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError unless each question and each answer is in the text that the template writes for its message. A
-    question may also be outside of all messages: some templates write the first one with the tools."""
+    """Raise ChatError unless the text that the template writes for each question and answer contains the message's
+    content. A question may also be outside all messages, because some templates write the first one together with the
+    tools."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -386,8 +386,8 @@ def _turns(
 
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
-    """Return the text that ends a dialogue to ask for an answer: the text after the loops over its messages or, if
-    these write it too, the text that it adds."""
+    """Return the prompt for an answer, with which the template ends a dialogue: the text after the loops over messages;
+    if the loops write it too, the text that is added to the dialogue's."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -396,9 +396,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return the number of characters of `answer` that the prompt for an answer writes. `before`: the text before the
-    answer, which may end with the prompt. A prompt may end with tags that this answer does not begin with: `<think>`.
-    """
+    """Return the number of characters at the beginning of `answer` that belong to the prompt for an answer. `before`:
+    the text before the answer, which may already end with the prompt. A prompt may end with a tag such as `<think>`
+    that this answer does not begin with."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)
@@ -414,12 +414,12 @@ def _opening(before: str, answer: str, prompt: str, at: int) -> int:
 
 
 def _common(one: str, other: str) -> str:
-    """Return the longest text that both texts begin with."""
+    """Return the longest common prefix of two texts."""
     return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:
-    """Encode the text. Return the tokens, and for each whether it overlaps a span that counts in the loss."""
+    """Encode the text. Return (tokens, whether each overlaps a span that counts in the loss)."""
     numbers, places = found.encode_with_spans(text.text)
     trained, at = [], 0
     for begin, end in places:

@@ -1,9 +1,8 @@
-"""Checks of fields of tokens: which tokens count, on real texts and through the graph of the recipe.
+"""Checks of token fields: which tokens count in the loss, found from real texts and the graph of the recipe.
 
-Wires of the graph are followed without shapes: an edge carries the tokens of a field, or features at the same
-positions, for as long as nodes treat each position by itself, or by those before it. A node that reads anything else,
-such as a mask, ends the way.
-"""
+Wires (values in the model graph) are followed without shapes: a wire has the tokens of a field, or features at the same
+positions, as long as nodes compute each position from itself or from earlier ones. A node that reads anything else,
+such as a mask, ends the search."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Positions of a field's output, from `start` up to `stop`."""
+    """Positions `start` to `stop` of an output of a field."""
 
     field: str
     output: str
@@ -66,7 +65,7 @@ class _Slice(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Field of tokens of the main source, with the tokens of the training texts."""
+    """Token field of the main source, with the tokens of the training texts."""
 
     name: str
     field: TokensField
@@ -78,7 +77,7 @@ class _Text(NamedTuple):
 
 
 def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield what is unusual about the fields of tokens of a recipe."""
+    """Yield diagnostics on unusual token fields of a recipe."""
     texts = {each.name: each for each in _texts(data)}
     for text in texts.values():
         place = f"data.fields.{text.name}"
@@ -105,7 +104,7 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield each field with its tokens and the numbers of its texts."""
+    """Yield (field, its tokens, numbers of its texts)."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
@@ -115,7 +114,8 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: _Text) -> Iterator[Diagnostic]:
-    """Check the tokens that are to be predicted of each text, before and after it is cut to the length of a sample."""
+    """Check which tokens of each text are to be predicted, before and after the text is cut to the length of a
+    sample."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -181,7 +181,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return the place of the node that a loss reads, or where the loss names a field."""
+    """Return the place of the node whose output the loss `term` reads as `key` (input or target); for a field, the
+    place of the key."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -189,7 +190,7 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """Return the tokens that a causal language model reads, if the node is one."""
+    """Return the tokens that node `name` reads if it is a causal language model; otherwise None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
@@ -201,7 +202,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return the positions of a field that a wire holds, if it is a field, or a slice of one along the positions."""
+    """Return the positions of a field that a wire has, if it is the field or a slice of it along the positions;
+    otherwise None."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -224,14 +226,15 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
 
 
 class _Way(NamedTuple):
-    """Edge with a vector at each position of a field. `is_recurrent`: each knows those before it."""
+    """Wire with a vector at each position of a field. `is_recurrent`: each vector depends on earlier positions."""
 
     field: str
     is_recurrent: bool = False
 
 
 def _check_positions(scope: Scope, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
-    """Follow the positions of padded texts to where they are reduced."""
+    """Follow the positions of padded texts to the expressions or layers that reduce them, and warn if padding is
+    included."""
     ways: dict[Wire, _Way] = {
         name: _Way(name) for name in scope.inputs if name in texts and texts[name].padded > _PADDED
     }
@@ -269,7 +272,7 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 
 def _reduced(term: Term, *, is_recurrent: bool) -> str:
-    """Return how an expression reduces the positions, "" if it does not."""
+    """Return how an expression reduces the positions ("mean", ...); "" if it does not."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")
@@ -286,7 +289,7 @@ def _reduced(term: Term, *, is_recurrent: bool) -> str:
 
 
 def _keeps_positions(term: Term) -> bool:
-    """Return whether an expression treats each position by itself."""
+    """Return whether an expression computes each position from the same position only."""
     if not isinstance(term, Operation):
         return True
     return term.name in ELEMENTWISE and all(_keeps_positions(each) for each in term.operands)

@@ -1,4 +1,5 @@
-"""Tables of token fields: lengths of texts, fill of samples, trained tokens, files of tokens."""
+"""Tables about token fields for `dtrain data show`: lengths of texts, fill of samples, trained tokens, files of
+tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ _LONGEST = 400  # characters of a part
 
 
 def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Return the lengths of the texts, and which tokens of the first samples are trained on."""
+    """Return a table of the lengths of the texts, and tables of the tokens of the first samples that count in the
+    loss."""
     return lengths(sets) + list_trained_parts(data.fields, sets[TRAINING])
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Return the lengths in tokens of each set and field; nothing if there are no such fields."""
+    """Return a table of the lengths in tokens for each set and field; [] without token fields."""
     rows = [row for name, each in sets.items() for row in _of_set(name, each)]
     if not rows:
         return []
@@ -53,7 +55,7 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return the row of a field. `longer` than a sample: cut, or split if texts are packed."""
+    """Return the row of a field. Texts longer than `length` are cut, or split if texts are packed."""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])
@@ -62,7 +64,7 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
 
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """Return the first sample of each field with tokens that are not trained, part by part."""
+    """Return a table for each field with tokens that do not count in the loss: its first sample, part by part."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:
@@ -91,7 +93,7 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
 
 
 def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
-    """Return a line for each file of tokens."""
+    """Return a line for each file in which tokens are cached."""
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table

@@ -28,7 +28,7 @@ def decode(content: bytes, path: str) -> str:
 
 
 class FileTexts(Table):
-    """Table with one text for each file, which is read on access."""
+    """Table with one text per file; a file is read on access."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = tuple(files)
@@ -48,7 +48,7 @@ class FileTexts(Table):
 
 
 class LineTexts(Table):
-    """Table with one text for each line that is not blank. Files are read on access; the last one stays in memory."""
+    """Table with one text per line that is not blank. A file is read on access; the last one stays in memory."""
 
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
@@ -88,7 +88,7 @@ class LineTexts(Table):
 
 
 def _lines(content: bytes) -> np.ndarray:
-    """Return (L, 2): begin and end of each line that is not blank, without its line break."""
+    """Return (L, 2): begin and end of each line that is not blank, without the line break."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

@@ -1,14 +1,13 @@
-"""Generate text with a trained model, token by token, from a prompt.
+"""Generation of text with a trained model, token by token, from a prompt.
 
-If every node is causal self-attention or treats positions one by one, keys and values are cached and a token costs one
-position. Otherwise, and beyond the context of the model, the last positions are computed again for each token. In both
-cases the logits are those of a plain forward over these positions.
+If every node is causal self-attention or treats positions one by one, keys and values are cached, and a token costs one
+position. Otherwise, and for texts longer than the model's context, the last positions are computed again for each
+token. In both cases the logits are those of a plain forward over these positions.
 
-The context is the length that the model was trained on. It is that of the published model that training began with, if
-that is longer and every node takes sequences of any length.
+The context is the length on which the model was trained; or that of the published model with which training began, if
+it is longer and every node accepts sequences of any length.
 
-T positions, V vocabulary.
-"""
+T positions, V vocabulary."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ _PROBE = 3  # length of the prefix by which causality is tested
 
 
 class TextModel:
-    """Model that returns the logits of the next token. `context` is the number of tokens that it sees. `reason` says
-    why there is no cache, "" if there is one. Raises UsageError for a model that cannot generate text."""
+    """Model that returns the logits of the next token. `context`: the number of tokens that it reads. `reason`: why
+    there is no cache, "" if there is one. Raises UsageError for a model that cannot generate text."""
 
     def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
         found = _text_output(trained)
@@ -85,14 +84,14 @@ class TextModel:
             self._kept = _with_caches(network.module)
 
     def begin(self, tokens: list[int]) -> None:
-        """Start a new text with the tokens of a prompt, which the next sampled token continues."""
+        """Start a new text with the tokens of a prompt."""
         self._tokens, self._logits = [], None
         for each in self._kept:
             each.forget()
         self.feed(tokens)
 
     def feed(self, tokens: list[int]) -> None:
-        """Read further tokens."""
+        """Append tokens to the text."""
         before = len(self._tokens)
         self._tokens += tokens
         if self.reason:
@@ -114,8 +113,8 @@ class TextModel:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _compute_padded(self, tokens: list[int]) -> Tensor:
-        """Return the logits after the tokens, which are padded to the length of training. A causal model does not see
-        the padding."""
+        """Return the logits after the tokens, which are padded to the length of training. (Padding does not affect the
+        result of a causal model.)"""
         padding = max(self._length - len(tokens), self._num_dropped)
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
@@ -137,7 +136,7 @@ class TextModel:
 
 
 class _CachedModule(nn.Module):
-    """Wrapper of attention or of position embeddings: tracks the position, and caches keys and values."""
+    """Wrapper of attention or of position embeddings. It counts positions and caches keys and values."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -162,7 +161,7 @@ class _CachedModule(nn.Module):
 
 
 def _with_caches(module: nn.Module) -> list[_CachedModule]:
-    """Wrap every module that depends on positions in a _CachedModule, in place. Returns the wrappers."""
+    """Wrap every module that depends on positions in a _CachedModule, in place. Return the wrappers."""
     found = [name for name, part in module.named_modules() if isinstance(part, _OF_POSITIONS)]
     kept = []
     for name in found:
@@ -174,7 +173,7 @@ def _with_caches(module: nn.Module) -> list[_CachedModule]:
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """Return the nodes that take all positions of a field but the last. Empty if any other node reads a field."""
+    """Return the nodes that take all positions of a field except the last; empty if any other node reads a field."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()
@@ -188,7 +187,7 @@ def _takes_all_but_last(node: Node) -> bool:
 
 
 def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return the context of the published models in a network, by their configs. 0 if no config has one."""
+    """Return the context of the published models in a network, according to their configs; 0 if no config has one."""
     limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
@@ -198,8 +197,8 @@ def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module
 def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
-    """Return why a cache is impossible: the first node that may mix positions, other than causal self-attention. Nodes
-    in `drops` and of `kinds` are ignored. "" if there is none."""
+    """Return why keys and values cannot be cached: the first node other than causal self-attention that may mix
+    positions; "" if there is none. Nodes in `drops`, and nodes of `kinds`, are ignored."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue
@@ -232,7 +231,7 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
 
 
 def _text_output(trained: Trained) -> TextOutput:
-    """Return the output with the logits of the next token. Raises UsageError."""
+    """Return the output of the model with the logits of the next token. Raises UsageError if there is none."""
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
@@ -246,8 +245,8 @@ def _text_output(trained: Trained) -> TextOutput:
 
 
 def encode_prompt(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
-    """Return the tokens of a prompt. `chat`: the text is a user's message (or messages as JSON), and the tokens end
-    where the assistant begins. Raises UsageError for an empty prompt, and for a token outside the vocabulary."""
+    """Return the tokens of a prompt. `chat`: the text is a user's message (or messages as JSON); the tokens end where
+    the assistant's answer begins. Raises UsageError for an empty prompt, and for a token outside the vocabulary."""
     try:
         tokens = model.words.encode_prompt(text) if chat else model.words.encode(text)
     except (ChatError, TokenizerError) as error:
@@ -271,9 +270,9 @@ def generate(
     *,
     chat: bool = False,
 ) -> Iterator[str]:
-    """Yield the text after the prompt, in pieces, up to `num_tokens` or to the token that ends a text, if the model has
-    one. Samples of one seed differ by `number`. `chat`: the prompt is a user's message. The same seed gives the same
-    text on one machine."""
+    """Yield the text after the prompt in pieces, until `num_tokens` or a token that ends a text. `number`:
+    distinguishes several texts with one seed. `chat`: the prompt is a user's message. The same seed gives the same text
+    on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
     given = encode_prompt(prompt, model, chat=chat)
     model.begin(given)

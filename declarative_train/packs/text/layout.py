@@ -1,7 +1,6 @@
-"""Arrangement of pieces of texts in rows of one length, and the outputs of a tokens field, by whole-array operations.
+"""Arrangement of pieces of texts in rows of one length, and the outputs of a tokens field, computed on whole arrays.
 
-P pieces, N rows, L positions. The pieces of a row follow each other from its start; padding follows the last one.
-"""
+P pieces, N rows, L positions. A row has its pieces one after the other from its start, then padding."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ DTYPES = {"ids": "int64", "mask": "bool", "segments": "int64", "positions": "int
 
 
 class Pieces(NamedTuple):
-    """Pieces of texts. Piece p is `sizes[p]` of the flat `tokens`, from `begins[p]` on. Row n has `counts[n]` pieces.
-    `trained`, flat too: 1 for each token that counts in the loss; None: all count."""
+    """Pieces of texts. Piece p has `sizes[p]` tokens of the flat array `tokens`, from `begins[p]` on. Row n has
+    `counts[n]` pieces. `trained`: flat too, 1 for each token that counts in the loss; None: all do."""
 
     tokens: np.ndarray
     begins: np.ndarray
@@ -27,7 +26,8 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return pieces with one row for each text. `trained`: flags of each text's tokens; None: all count in the loss."""
+    """Return Pieces with one row for each text. `trained`: for each text, whether its tokens count in the loss; None:
+    all do."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)
@@ -42,9 +42,9 @@ def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[b
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """Return an array (N, L) for each output, in its dtype. `segments` numbers the pieces of a row from 1, 0 in
-    padding. `positions` count from 0 in each piece, and in padding. `trained` is false for the first token of a piece,
-    which has no token before it to be predicted from."""
+    """Return an array (N, L) for each of `outputs`. `segments` numbers the pieces of a row from 1 and is 0 in padding.
+    `positions` counts from 0 in each piece, and in padding. `trained` is false for the first token of a piece, because
+    it has no earlier token from which it could be predicted."""
     import numpy as np
 
     begins, sizes, segments = _with_padding(pieces, length)
@@ -79,7 +79,7 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return begins, sizes and segments of all pieces, with one padding piece after the pieces of each row."""
+    """Return (begins, sizes, segments) of all pieces, with one more piece for the padding at the end of each row."""
     import numpy as np
 
     counts = pieces.counts
@@ -96,8 +96,8 @@ def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Gather the elements of all pieces by one index array. It is much faster than a copy per piece for short pieces,
-    and as fast for long ones. The values in padding are arbitrary."""
+    """Return the elements of all pieces, gathered with one index array: much faster than a copy per piece for short
+    pieces, and as fast for long ones. Values in padding are arbitrary."""
     import numpy as np
 
     if not len(flat):

@@ -1,7 +1,6 @@
-"""Packing: place pieces of texts in samples of one length, as a pure function of the lengths of the texts.
+"""Packing: division of texts into samples of one length, computed from the lengths of the texts alone.
 
-P pieces, W samples (windows), each of `length` tokens.
-"""
+P pieces, W samples (windows), each of `length` tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ PackMode = Literal["best_fit", "sequential"]
 
 class Packing(NamedTuple):
     """Pieces of all samples. Sample w has the pieces `begins[w]` up to `begins[w + 1]`, one after the other from
-    position 0. Piece p is `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
+    position 0. Piece p has `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
 
     length: int
     begins: np.ndarray
@@ -36,9 +35,10 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode) -> Packing:
-    """Pack texts of these sizes; every token is used once. `sequential`: concatenate the texts and cut at the end of
-    each sample. `best_fit`: cut only texts longer than a sample, into full samples and a rest; put each piece, longest
-    first, where the least room is left over (Ding et al., Fewer truncations improve language modeling, 2024)."""
+    """Pack texts with the given sizes; every token is used once. `sequential`: concatenate the texts and cut at the end
+    of each sample. `best_fit`: cut only texts longer than a sample, into full samples and a rest; then put each piece,
+    the longest first, into the sample in which the least room remains (Ding et al., Fewer truncations improve language
+    modeling, 2024)."""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
@@ -46,8 +46,8 @@ def pack(sizes: np.ndarray, length: int, way: PackMode) -> Packing:
 
 
 def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
-    """Concatenate the packings of several lists of texts. No sample holds texts of two lists. `firsts`: the number of
-    the first text of each list."""
+    """Concatenate the packings of several lists of texts; no sample has texts of two lists. `firsts`: for each list,
+    the number of its first text."""
     import numpy as np
 
     before = np.cumsum([0, *(len(each.texts) for each in packings)])
@@ -88,8 +88,8 @@ def _by_fit(sizes: np.ndarray, length: int) -> Packing:
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int) -> np.ndarray:
-    """Return the sample of each piece, (P,). Place all pieces of one length at once, longest first: in the samples with
-    the least sufficient room, then in new samples."""
+    """Return the sample of each piece, (P,). All pieces of one length are placed at once, the longest first: in the
+    samples with the least sufficient room, then in new samples."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
-    """Return the plan with tokenized prompts, and errors if the model cannot continue them."""
+    """Return (the plan with tokenized prompts, errors if the model cannot continue them)."""
     asked: TextSamples | None = recipe.evaluation.samples  # type: ignore[attr-defined]
     if asked is None or plan.evaluation is None:
         return plan, []

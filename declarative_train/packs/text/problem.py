@@ -1,10 +1,10 @@
-"""Error of a tokenizer, in a module that all of this package can import."""
+"""Error of a tokenizer, in a module without imports, so that all modules of the pack can import it."""
 
 from __future__ import annotations
 
 
 class TokenizerError(Exception):
-    """Tokenizer that cannot be used: a message for the user and one hint."""
+    """Error: a tokenizer cannot be used. It has a message for the user and a hint."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)

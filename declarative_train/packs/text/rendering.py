@@ -34,12 +34,12 @@ _LEFT_OUT = ("random", "urlize", "xmlattr")  # not deterministic; for web pages
 
 
 class RenderError(Exception):
-    """Template that cannot be compiled or rendered: a message for the user."""
+    """Error: a template cannot be compiled or rendered. The message is for the user."""
 
 
 class Rendering:
-    """Compiled template. `marks`: it has `{% generation %}`. `reads_tools`: it reads the name `tools`. `roles`: the
-    strings that it compares the role of a message with."""
+    """Compiled template. `marks`: it contains `{% generation %}`. `reads_tools`: it reads the variable `tools`.
+    `roles`: the strings with which it compares the role of a message."""
 
     def __init__(self, text: str) -> None:
         """Compile the template. Raises RenderError."""
@@ -63,17 +63,18 @@ class Rendering:
 
     @cached_property
     def _by_turn(self) -> Template:
-        """The template with marks of the messages that its loops go through."""
+        """Template in which the iterations of the loops over messages are marked."""
         return self._compile(_TurnInserter().visit(self._environment.parse(self._text)))
 
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
-        """Render the template. Return the text and (begin, end) of each `{% generation %}` in it. Raises
-        RenderError."""
+        """Render the template with the variables `names`. Return (text, (begin, end) of each `{% generation %}` in it).
+        Raises RenderError."""
         return _extract_spans(self._render(self._template, names))
 
     def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
-        """Render the template. Return the text and its passages (message, begin, end): `message` is the number of the
-        message, from 0, whose iteration of a loop writes the passage, or None. Raises RenderError."""
+        """Render the template with the variables `names`. Return (text, its passages as (message, begin, end)).
+        `message` is the number, from 0, of the message whose iteration of a loop writes the passage; None outside such
+        loops. Raises RenderError."""
         return _extract_turns(_extract_spans(self._render(self._by_turn, names))[0])
 
     def _render(self, template: Template, names: Mapping[str, object]) -> str:
@@ -105,7 +106,7 @@ class Rendering:
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:
-    """Yield the constants that a template compares a role with."""
+    """Yield the constants with which a template compares a role."""
     for compare in tree.find_all(nodes.Compare):
         sides = [compare.expr, *(operand.expr for operand in compare.ops)]
         if any(_is_role(side) for side in sides):
@@ -123,7 +124,7 @@ def _is_role(node: nodes.Expr) -> bool:
 
 
 def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Remove the marks BEGIN and END. Return the text and the spans between them."""
+    """Remove the marks BEGIN and END. Return (text, spans between the marks)."""
     kept: list[str] = []
     found, size, begin = [], 0, 0
     for part in re.split(f"([{BEGIN}{END}])", text):
@@ -138,8 +139,8 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN. Return the text and the passages between them. A loop within a loop may go through
-    messages too: after it, the passage is of the outer loop's message again."""
+    """Remove the marks TURN. Return (text, passages between the marks). After a loop over messages within a loop over
+    messages, the passage belongs to the message of the outer loop again."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -202,7 +203,7 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark of an iteration over `item`, if it is a message, or of the end of a loop."""
+        """Return the mark for an iteration over `item`, if this is a message, or for the end of a loop."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 
@@ -216,7 +217,8 @@ class _Environment(BoundedEnvironment):
 
 
 class _CheckInserter(NodeTransformer):
-    """Transformer of a template's tree: add checks of the time to loops, and of the size to values that Jinja makes."""
+    """Transformer of a template's syntax tree. It adds checks of the time to loops, and checks of the size to values
+    that Jinja makes."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -246,8 +248,9 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's tree: mark the iterations and the end of each loop, and the messages that a loop over
-    a range assigns to names. Leave out what a template captures as a value, since it may process a mark as text."""
+    """Transformer of a template's syntax tree. It marks the iterations and the end of each loop, and the messages that
+    a loop over a range assigns to names. It does not mark text that a template captures as a value, since the template
+    may process the mark as text."""
 
     def __init__(self) -> None:
         self._num_loops = 0
@@ -276,7 +279,7 @@ class _TurnInserter(NodeTransformer):
 
 
 def _turn(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return the statement that marks the item `target` of a loop."""
+    """Return the statement that marks the message `target` of a loop."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 

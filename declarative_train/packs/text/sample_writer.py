@@ -1,11 +1,10 @@
 """Text samples that the model generates at an evaluation (`evaluation.samples`), for people to read.
 
-Every rank runs the same forwards over the same prompts, because sharded weights and pipeline stages need all ranks. The
-first rank that has outputs chooses the tokens and sends them to all. There is no key-value cache: each token costs a
-forward of the whole length. Sampling has its own random generators, so that it does not change the training.
+Every rank runs the same forwards with the same prompts, because sharded weights and pipeline stages need all ranks. The
+first rank with outputs of the model chooses the tokens and sends them to all. There is no key-value cache: each token
+costs a forward of the whole length. Sampling has its own random generators, so that it does not change the training.
 
-P prompts, V vocabulary.
-"""
+P prompts, V vocabulary."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _SAMPLES = 2**33  # random stream that training and evaluations do not use
 
 
 def make_writer(plan: Plan, engine: EvaluableModel) -> SampleWriter | None:
-    """Return the writer that `evaluation.samples` asks for, or None."""
+    """Return a writer if the plan has `evaluation.samples`; otherwise None."""
     samples = None if plan.evaluation is None else plan.evaluation.samples
     return None if samples is None else SampleWriter(plan, samples, engine)
 
@@ -56,8 +55,8 @@ class SampleWriter:
             self._num_rows += -self._num_rows % plan.evaluation.batch_size
 
     def __call__(self, step: int) -> TextsWritten:
-        """Generate a text for each prompt. All ranks must call this together, between two steps. Afterwards the engine
-        is in training mode again."""
+        """Generate a text for each prompt. All ranks must call this together, between two steps; the engine is in
+        training mode afterwards."""
         begun_s = time.monotonic()
         samples = self._samples
         tokens = [list(each) for each in samples.tokens]
@@ -88,8 +87,8 @@ class SampleWriter:
         )
 
     def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
-        """Return the text behind the prompt `given`. Prompt and text are decoded together, because a token may be a
-        part of a character or begin with a blank."""
+        """Return the text after the prompt. `given`: tokens of the prompt; `whole`: tokens of prompt and continuation.
+        They are decoded together, because a token may be part of a character or begin with a blank."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])
@@ -110,7 +109,7 @@ class SampleWriter:
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 
     def _batch(self, seen: list[list[int]]) -> Batch:
-        """Return the token ids as a batch. Fields that the model does not read, such as targets, are zero."""
+        """Return a batch with these token ids. Fields that the model does not read, such as targets, are zero."""
         rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
         made = layout.rows(self._written.reads.values(), layout.pieces_of_texts(rows), self._written.length, 0)
         tensors = {}

@@ -77,7 +77,7 @@ class TextDataset(FilesDataset):
 
 
 class ByteTable(Table):
-    """Bytes of files: mapped if local, else fetched by range."""
+    """Table of the bytes of files: local files are mapped into memory, others are read by range."""
 
     blocks_may_be_cut = True
 
@@ -133,7 +133,7 @@ class ByteTable(Table):
         return found
 
     def _slice(self, file: int, start: int, stop: int) -> np.ndarray:
-        """Return the rows from `start` to `stop`, all of one file."""
+        """Return the rows from `start` to `stop` of one file."""
         import numpy as np
 
         begin = self._starts[file]
@@ -152,7 +152,7 @@ class ByteTable(Table):
         return found
 
     def _fetch(self, file: int, rows: np.ndarray) -> np.ndarray:
-        """Return rows of a remote file, read in blocks; consecutive blocks are one request."""
+        """Return rows of a remote file, which is read in blocks; consecutive blocks are one request."""
         import numpy as np
 
         blocks = np.unique(rows // _BLOCK)

@@ -1,4 +1,5 @@
-"""Text input and output of a plan: the output that predicts the next token, and conversion between text and tokens."""
+"""Text input and output of a plan's model: the output that predicts the next token, and conversion between text and
+tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ _EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content"
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
-    """Output that predicts text. `output` has logits (T, V) of the next token at each of T positions. `field` holds the
-    tokens, `length` of them in a sample; the model sees `context`. `reads`: names of the batch that it needs, each with
-    the part of the tokens field that it is; `others`: further names that it needs."""
+    """Output of the model that predicts text. `output`: name of the output with logits (T, V) of the next token at each
+    of T positions. `field`: the field with the tokens, `length` of them in a sample; `context`: how many of these the
+    model reads. `reads`: batch entries that the model needs, each with the output of the token field that it is;
+    `others`: further batch entries that it needs."""
 
     output: str
     field: str
@@ -40,7 +42,7 @@ def is_of_text(plan: Plan) -> bool:
 
 
 def find_text_output(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token, or None if no `cross_entropy` reads such logits."""
+    """Return the output that predicts the next token; None if no `cross_entropy` reads such logits."""
     for term in plan.objective.terms:
         along_last = int(str(term.component.get("class_dim", -1))) in (-1, 2)
         if term.component["type"] == "cross_entropy" and term.target is not None and along_last:
@@ -51,9 +53,9 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 
 def policy(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token if no `cross_entropy` reads such logits, as in preference
+    """Return the output that predicts the next token although no `cross_entropy` reads it, as in preference
     optimisation: the node with trained parameters whose logits of all tokens the objective reads. None if there is not
-    exactly one."""
+    exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]
@@ -69,7 +71,7 @@ def policy(plan: Plan) -> TextOutput | None:
 
 
 def _read_output(plan: Plan, output: str) -> TextOutput | None:
-    """Return an output as text output, or None if it is not (T, N) of a field of T tokens."""
+    """Return an output as TextOutput; None if its shape is not (T, N) for a field of T tokens."""
     specs = {field.name: field for field in plan.data.fields}
     graph = prune(plan, [output])
     spec = graph.spec(graph.outputs[output])
@@ -92,8 +94,8 @@ def _read_output(plan: Plan, output: str) -> TextOutput | None:
 
 
 def context_of_published(plan: Plan, found: TextOutput) -> int | None:
-    """Return the number of tokens that the published model which a text model started from can see, with the params of
-    its node. None if it started from none, or its config does not say."""
+    """Return the number of tokens that the published model, with which training began, can read, according to its
+    config and the node's params. None if there is no published model, or its config does not contain this."""
     graph = prune(plan, [found.output])
     started = {each.node for each in plan.weights if each.tensors is not None}
     lengths = []
@@ -116,8 +118,8 @@ def _is_tokens(field: FieldSpec) -> bool:
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Conversion between text and the tokens that a model was trained on. `ends`: tokens that end a text or an answer,
-    if the model learnt them. `is_chat`: it was trained on dialogues."""
+    """Conversion between text and the tokens on which a model was trained. `ends`: tokens that end a text or an answer,
+    if the model learned them. `is_chat`: it was trained on dialogues."""
 
     tokenizer: Tokenizer
     field: TokensField | None = None
@@ -140,7 +142,7 @@ class TextCodec:
         return cls(found, own, ends | _ends(own, found), is_chat=True)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the beginning of a text, without those that follow a complete text."""
+        """Return the tokens of the beginning of a text, without tokens that mark the end of a text."""
         plain = self.tokenizer.encode(text, adds_special=False)
         if self.field is None:
             return plain
@@ -165,7 +167,8 @@ class TextCodec:
 
 
 def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
-    """Return the first special token after an answer, and the tokenizer's own end."""
+    """Return the tokens that end a text: the first special token after an answer, and the tokenizer's end-of-text
+    token."""
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)

@@ -21,7 +21,7 @@ _PIECE = 16 << 20  # bytes of a file that are encoded at once
 
 
 class TokenTable(Table):
-    """Tokens of the files, file after file, with `eos` after each if requested."""
+    """Table of the tokens of files, file after file, with the token `eos` after each file if the recipe sets it."""
 
     def __init__(self, files: Sequence[str], name: str, eos: bool | str) -> None:
         try:
@@ -60,7 +60,7 @@ class TokenTable(Table):
 
 
 def stack_runs(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """Return runs of `length` consecutive values: (N, length)."""
+    """Return (N, length): `length` consecutive values from each of the N `starts`."""
     import numpy as np
 
     found = np.empty((len(starts), length), values.dtype)
@@ -74,7 +74,7 @@ Piece = tuple[str, int, int, bool]
 
 
 def _pieces(path: str, size: int) -> list[Piece]:
-    """Split a large file after line ends into pieces that are encoded separately."""
+    """Split a large file, after line ends, into pieces that are encoded separately."""
     ends = [0]
     while ends[-1] < size:
         target = ends[-1] + _PIECE

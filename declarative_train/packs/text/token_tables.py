@@ -1,4 +1,5 @@
-"""Fields of tokens: texts are tokenized once; a set reads the tokens, one row for a text or, packed, for several."""
+"""Fields of tokens: texts are tokenized once, and sets then read the tokens. A row is one text or, if texts are packed,
+several."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ def is_of_tokens(part: FieldReader) -> bool:
 def with_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
+    """Return (table, rows, fields' readers) of the same samples with tokens in place of texts. A packed field gets a
+    table of its own.
 
-    `skips`: rows without a text are in no sample. Raises BadSampleError and SourceError.
-    """
+    `skips`: rows without a text are left out of all samples. Raises BadSampleError and SourceError."""
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -62,14 +63,13 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column that replaces the texts: an output of the field `name`."""
+    """Return the column of tokens that takes the place of the texts. `name`: an output of the field."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
 def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
-    """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadSampleError and
-    SourceError.
-    """
+    """Return the tokens of all rows. `skips`: a row without a text has no tokens; otherwise it is an error. Raises
+    BadSampleError and SourceError."""
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
     texts = [column for column in columns if column.name != field.tools]
@@ -101,11 +101,10 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
 
 
 def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
-    """Return all that the tokens depend on, as a cache key.
+    """Return everything on which the tokens depend, as a cache key.
 
-    These are the files and some of their texts (which depend on how the source reads files), the tokenizer, and the
-    keys that add tokens to a text. None: changes of the texts cannot be detected.
-    """
+    This is the files and some of their texts (which depend on how the source reads files), the tokenizer, and the keys
+    that add tokens to a text. None: changes of the texts cannot be detected."""
     if not table.files:
         return None
     files = []
@@ -122,7 +121,8 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
 
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
-    """Yield each field whose chat template does not read some keys of messages. `table`: that of the messages."""
+    """Yield (field, message, hint) for each field whose chat template does not read some keys of messages. `table`: the
+    table with the messages."""
     for name, tokens in found.items():
         if tokens.unread:
             keys = ", ".join(
@@ -135,9 +135,8 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the tokens (3, length) of its texts as further columns. `reads_files`: other columns are read, so
-    that a row costs as much as its block.
-    """
+    """Table with the tokens (3, length) of its texts as further columns. `reads_files`: other columns are read from
+    files, so that reading a row costs as much as reading its block."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -192,9 +191,8 @@ class TextRows(Table):
 
 
 class PackedRows(Table):
-    """Table whose samples hold several texts each. Its own column of text is for display. `source`: table of the
-    texts.
-    """
+    """Table in which a row is a sample of several texts. Its column of text is only for display. `source`: the table of
+    the texts."""
 
     def __init__(self, table: Table, name: str, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         field = field_of(part)
@@ -227,7 +225,7 @@ class PackedRows(Table):
         return objects([found.decode(each, skips_special=False) for each in texts])
 
     def _lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Join the pieces of each sample."""
+        """Return the arrays of `outputs` for these samples, with the pieces of each sample joined."""
         packing = self.packing
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts
@@ -244,7 +242,7 @@ class PackedRows(Table):
         return _unread(self.source, {self.field_name: self.tokens})
 
     def place(self, row: int) -> str:
-        """Return the place of its first text."""
+        """Return the place of the first text of a sample."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which starts in {self.source.place(text)}"

@@ -1,7 +1,7 @@
 """Tokenizers: encode text as token numbers, and decode it.
 
-Hugging Face's `tokenizers` does the work. Its file does not name the tokens that begin, end and pad a text, nor the
-chat template: they are read from other files of the folder that it is published in."""
+They use Hugging Face's library `tokenizers`. Its file does not contain which tokens begin, end and pad a text, nor the
+chat template; these are read from other files in the folder of the tokenizer."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ PATH_KEYS = ("tokenizer", "template")
 
 
 def is_path(value: str) -> bool:
-    """Return whether a tokenizer or template is a path: not `bytes`, and not a template itself."""
+    """Return whether a recipe's tokenizer or template is a path: neither the word `bytes` nor the text of a
+    template."""
     return value != BYTES and not is_inline(value)
 
 
 def is_inline(template: str) -> bool:
-    """Return whether `template` is a chat template, and not the path of one."""
+    """Return whether `template` is the text of a chat template rather than a path."""
     return "{%" in template or "{{" in template
 
 
 class Tokenizer(ABC):
-    """Tokenizer. `num_tokens`: token numbers go from 0 to this - 1. `special`: numbers of the tokens for bos, eos, pad
-    and unk, as far as it has them. `chat_template`: Jinja. `sha256` identifies the tokenizer."""
+    """Tokenizer. `num_tokens`: token numbers are 0 to num_tokens - 1. `special`: numbers of the tokens for bos, eos,
+    pad and unk, for those that exist. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer."""
 
     num_tokens: int
     special: Mapping[str, int]
@@ -66,26 +67,26 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
-        """Return the tokens of a text. `adds_special`: with the tokens that the tokenizer itself puts around it."""
+        """Return the tokens of a text. `adds_special`: include the tokens that the tokenizer puts around a text."""
 
     @abstractmethod
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens, none added, and (begin, end) of each in the text."""
+        """Return (tokens of a text without added ones, (begin, end) of each in the text)."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str: ...
 
     @abstractmethod
     def number(self, token: str) -> int | None:
-        """Return the number of a token given by its text, or None."""
+        """Return the number of a token given by its text; None if there is no such token."""
 
     @abstractmethod
     def token_text(self, number: int) -> str:
-        """Return the text of a token."""
+        """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the token for `role` that a recipe asks for: `true`: the tokenizer's own; a text: that token; `false`:
-        None. Raises TokenizerError."""
+        """Return the number of the token for `role` (such as eos). `asked`, the recipe's value: `true` is the
+        tokenizer's own token, a text is that token, and `false` returns None. Raises TokenizerError."""
         if asked is False:
             return None
         if isinstance(asked, str):
@@ -128,7 +129,7 @@ class _ByteTokenizer(Tokenizer):
 
 
 class _FileTokenizer(Tokenizer):
-    """Tokenizer of a file of the library `tokenizers`."""
+    """Tokenizer from a file of the library `tokenizers`."""
 
     def __init__(
         self,
@@ -140,8 +141,8 @@ class _FileTokenizer(Tokenizer):
         *,
         is_made: bool = False,
     ) -> None:
-        """Read names and settings. `content`: the bytes of the file; `file`: the parsed JSON; `side_files`: contents of
-        the other files by name; `is_made`: `content` was converted from a sentencepiece model."""
+        """Read names and settings. `content`: the bytes of the file; `file`: its parsed JSON; `side_files`: the
+        contents of the other files by name; `is_made`: `content` was converted from a sentencepiece model."""
         self._found = found
         self.converted_files = {path: content} if is_made else {}
         found.no_truncation()  # the field's `length` decides
@@ -178,8 +179,8 @@ class _FileTokenizer(Tokenizer):
 
 
 def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
-    """Call a function of the library `tokenizers`. Raises TokenizerError if the library fails: for its plain
-    exceptions, and for Rust's panics, which reach Python as a BaseException of a module that cannot be imported."""
+    """Call a function of the library `tokenizers`. Raises TokenizerError for the library's plain exceptions, and for
+    Rust panics, which reach Python as a BaseException of a module that cannot be imported."""
     try:
         return function(*args, **keys)
     except BaseException as error:
@@ -219,7 +220,7 @@ def _in_folder(folder: str) -> str:
 
 
 def _tiktoken_error(path: str) -> TokenizerError:
-    """Return the error for a tiktoken file, which has merges but not the pattern that splits a text."""
+    """Return the error for a tiktoken file, which has no pattern for splitting texts and therefore cannot be used."""
     code = (
         "from transformers.convert_slow_tokenizer import TikTokenConverter as C; "
         f"C('{format_path(path)}', extra_special_tokens=['<|endoftext|>']).converted().save('{FILE}')"
@@ -268,8 +269,8 @@ def _read_side_files(path: str) -> dict[str, bytes]:
 
 
 def _side_path(path: str, name: str) -> str:
-    """Return the path of a side file. Next to `tokenizer.json` it has its plain name; next to another file, which may
-    be one of several in the folder, that file's name comes first."""
+    """Return the path of a side file. Next to `tokenizer.json` it is `name`; next to another file, of which the folder
+    may have several, it is that file's name followed by `name`."""
     folder, _, file = path.rpartition("/")
     stem = "" if file in (FILE, *OF_SENTENCEPIECE) else f"{file.removesuffix('.json').removesuffix('.model')}."
     return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"
@@ -279,8 +280,8 @@ def _side_path(path: str, name: str) -> str:
 
 
 def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
-    """Return the files of the tokenizers and chat templates that these components name: name in a checkpoint ->
-    content. Raises TokenizerError."""
+    """Return {name in a checkpoint: content} for the files of the tokenizers and chat templates that these components
+    name. Raises TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
         template = component.get("template")
@@ -306,8 +307,8 @@ def _read(path: str) -> bytes:
 
 
 def make_published_files(found: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer's files as published models have them: name -> content. If it has no config, add one that
-    names its special tokens. Raises TokenizerError."""
+    """Return {name: content} of the tokenizer's files in the form in which models are published. If the tokenizer has
+    no config, one is added that names its special tokens. Raises TokenizerError."""
     files = {}
     for path in found.files:
         name = next((other for other in SIDE_FILES if path.endswith(other)), FILE)
@@ -329,7 +330,7 @@ def _template_copy_name(path: str) -> str:
 
 def use_checkpoint_copies(component: Mapping[str, object], folder: str, names: Collection[str]) -> dict[str, object]:
     """Return the component with the paths of its tokenizer and chat template replaced by their copies in a checkpoint's
-    folder. `names`: the files of the folder; a path without a copy stays."""
+    folder. `names`: the files in the folder; a path without a copy stays."""
     found = dict(component)
     for key, name_of in (("tokenizer", _copy_name), ("template", _template_copy_name)):
         path = component.get(key)
@@ -351,8 +352,8 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
-    """Return the number of the token for `role`, or None: as the config says; without a config, the special token with
-    a common name for the role."""
+    """Return the number of the token for `role`: as the config says; without a config, the special token with a usual
+    name for this role; None if there is none."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")

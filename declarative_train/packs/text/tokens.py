@@ -84,13 +84,13 @@ class TokensField(Field):
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Names of columns by the key that names them."""
+        """Names of the field's columns, each by the key that names it."""
         named = {key: getattr(self, key) for key in ("column", "prompt", "context", "tools")}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
     def _places(self) -> dict[str, int]:
-        """Index of the column of each key among the field's columns; two keys may name the same column."""
+        """Index of each key's column among the field's columns; two keys may name the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 
@@ -169,18 +169,18 @@ class TokensField(Field):
         return self._check_pad(found)
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
-        """Return whether texts are written by a chat template: a column holds messages, or `template` is given."""
+        """Return whether a chat template writes the texts: a column has messages, or `template` is set."""
         texts = {place for key, place in self._places.items() if key != "tools"}
         return self.template is not None or any(columns[place].dtype == MESSAGES for place in texts)
 
     def lacks_tools(self, columns: Sequence[Column]) -> bool:
-        """Return whether the chat template writes tools, but the field names no column of them."""
+        """Return whether the chat template writes tools but the field names no column for them."""
         if self.tools is not None or not self.is_chat(columns):
             return False
         return chat.compile_template(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
-        """Return whether some of a text's tokens are not to be predicted."""
+        """Return whether some tokens of a text are not to be predicted."""
         return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> ShapeError | None:
@@ -231,7 +231,7 @@ class TokensField(Field):
         return values[0] if values[0].dtype != object else self.lay_out(values, columns)
 
     def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
-        """Encode texts and lay them out, (N, length). Raises BadValueError."""
+        """Encode texts and arrange the tokens in rows. Raises BadValueError."""
         found = tokenizer(self.tokenizer)
         texts, flags = [], []
         for row, value in enumerate(self.join_columns(values)):
@@ -243,14 +243,14 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return the argument of `encode` for each row: the text, or a tuple with a value for each key that names a
-        column."""
+        """Return the argument `value` of `encode` for each row: the text, or a tuple with a value for each key that
+        names a column."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
     def missing_key(self, value: Any) -> str | None:
-        """Return the first key whose column has no text in this row; None if all that are needed are there."""
+        """Return the first key whose column has no text in this row; None if all required texts exist."""
         given = self._by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
@@ -258,7 +258,8 @@ class TokensField(Field):
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
-        """Encode one value without cutting it. Raises BadValueError, with `truncate: error` also if it is too long."""
+        """Encode one value without cutting. Raises BadValueError; with `truncate: error`, also for a text that is too
+        long."""
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
@@ -294,8 +295,8 @@ class TokensField(Field):
         return chat.write(template, given, found, num_given, chat.tools(tools))
 
     def encode_after_prompt(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
-        """Encode prompt and text as one text. Return its tokens, and for each whether it is part of `text`, which is to
-        be predicted."""
+        """Encode prompt and text together. Return (tokens, whether each is part of `text` and therefore to be
+        predicted)."""
         whole = prompt + text
         tokens, trained = chat.tokens(chat.RenderedChat(whole, [(len(prompt), len(whole))]), found)
         if not self.special:
@@ -310,7 +311,8 @@ class TokensField(Field):
     def _add_ends(
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """Add the tokens `bos` and `eos` to a text, unless it has them."""
+        """Return the tokens of a text with `bos` and `eos` added, unless they are already there, and the matching
+        `trained` flags. `learns_end`: whether `eos` is to be predicted."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
@@ -321,7 +323,7 @@ class TokensField(Field):
         return tokens, trained
 
     def cut_to_length(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Cut the range of tokens from `start` up to `stop` (numbers, or arrays of them) to the length of a sample."""
+        """Cut the range of tokens from `start` to `stop` (numbers, or arrays of numbers) to the length of a sample."""
         import numpy as np
 
         if self.truncate == "start":
@@ -329,7 +331,7 @@ class TokensField(Field):
         return start, np.minimum(stop, start + self.length)
 
     def meaning_of_text(self) -> list[object]:
-        """Return the settings, other than the tokenizer, that the tokens of a text depend on."""
+        """Return the settings, other than the tokenizer, on which the tokens of a text depend."""
         longest = self.length if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
@@ -343,7 +345,7 @@ class TokensField(Field):
 
 
 class _TokenizerTally(Tally):
-    """Statistics of the tokenizer that are needed when its file is missing; it reads no rows."""
+    """Statistics of the tokenizer, for use when its file is missing. It reads no rows."""
 
     needs_rows = False
 

@@ -16,8 +16,9 @@ BYTES = 256
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> str:
-    """Train a tokenizer. Return the content of its file. Token 0 ends a text, token 1 pads, then come `special`. It has
-    fewer than `vocabulary` tokens if the texts have no more pairs to merge. Raises TokenizerError."""
+    """Train a tokenizer. Return the content of its file. Token 0 ends a text, token 1 is padding, then follow the
+    tokens `special`. There are fewer than `vocabulary` tokens if the texts have no more pairs to merge. Raises
+    TokenizerError."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:

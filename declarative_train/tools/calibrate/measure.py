@@ -28,7 +28,7 @@ WAIT_S = 60
 
 
 def measure_machine(num_ranks: int) -> Machine:
-    """Return the machine of a rank, where `num_ranks` run at the same time."""
+    """Return the figures of the machine as one of `num_ranks` ranks measures them while all run at the same time."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(max(1, num_cores() // num_ranks))
@@ -62,7 +62,7 @@ def measure_machine(num_ranks: int) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the median time of a call, after one that is not counted."""
+    """Return the median time of calls of `run` in seconds, without the first call."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -90,7 +90,8 @@ def _memory_rate(device: torch.device) -> float:
 
 
 def _call_s(device: torch.device) -> float:
-    """Return the time of one operation on tensors so small that only its call counts, forward and backward."""
+    """Return the time in seconds of one operation on very small tensors, forward and backward; only the call itself
+    takes time."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(LAYERS))).to(device)
     rows = torch.randn(4, 8, device=device)
 
@@ -102,7 +103,7 @@ def _call_s(device: torch.device) -> float:
 
 
 def _link(num_ranks: int, device: torch.device) -> tuple[float, float]:
-    """Return the latency of an all-reduce for each rank that it passes, and the bytes per second of its ring."""
+    """Return (latency of an all-reduce in seconds per rank of the ring, bytes per second of the ring)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Use of each column of a table: numbers, words of a list, dates, or left out with a reason."""
+"""Use of each column of a table: as numbers, as words of a list, as dates, or not at all, with the reason."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FREE_TEXT = 60  # letters of the median value
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Use of a column. `why`: the reason for leaving it out, or a remark on its use. `format` and `parts`: keys of
-    dates. `doubt`: why the user should look at a column that is used."""
+    """Use of a column. `why`: the reason for leaving it out, or a remark on its use. `format`, `parts`: keys of a date
+    field. `doubt`: why the user should look at a column that is used."""
 
     name: str
     use: Use
@@ -42,7 +42,7 @@ class ColumnUse:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Yield the use of each column of the table but the target, in order."""
+    """Yield the use of each column of the table except the target, in order."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
             yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
@@ -79,7 +79,7 @@ def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> Colum
 
 
 def _no_use(each: ColumnValues) -> str:
-    """Return why a network cannot read the column; "" if it can."""
+    """Return why a network cannot use the column; "" if it can."""
     import numpy as np
 
     rows = len(each.values)
@@ -100,7 +100,7 @@ def _no_use(each: ColumnValues) -> str:
 
 
 def _no_word(each: ColumnValues) -> str:
-    """Return why the texts of a column are not words of a list; "" if they are."""
+    """Return why the texts of a column are not words of a list (categories); "" if they are."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -114,7 +114,7 @@ def _no_word(each: ColumnValues) -> str:
 
 
 def _is_id(each: ColumnValues) -> str:
-    """Return why a column identifies the row or its subject; "" if it does not."""
+    """Return why a column seems to identify the row or the object that the row is about; "" if it does not."""
     import numpy as np
 
     rows = each.words.total()
@@ -139,8 +139,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether a column has the values 1, 1, 1, 2, 2, 2, ... along the file, as a number of groups has: at least
-    20 groups of fewer than 20 rows."""
+    """Return whether a column has values like 1, 1, 1, 2, 2, 2, ... in the order of the file, as a group number has: at
+    least 20 groups of fewer than 20 rows."""
     import numpy as np
 
     rows = each.words.total()
@@ -152,8 +152,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why a column has the target in other words; "" if it does not. Such a column is known only together with
-    the answer."""
+    """Return why a column is the target in another form, which is known only together with the answer; "" if it is
+    not."""
     import numpy as np
 
     both = each.present & target.present

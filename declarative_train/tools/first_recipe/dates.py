@@ -1,4 +1,4 @@
-"""Columns of dates: their format, and the parts of a date that a first recipe reads."""
+"""Columns of dates: their format, and the parts of a date that a first recipe uses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return the format of a column in the words of `type: date`, and a remark on it; None if it has no dates. `values`
-    are its present values."""
+    """Return (the key `format` of a field `type: date`, a remark on it); None if the column has no dates. `values`: its
+    values that are not missing."""
     import numpy as np
 
     if values.dtype.kind == "M":
@@ -61,8 +61,8 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts that differ between the dates: the time of the day only if there are some, the day of the year
-    only if they span most of one."""
+    """Return the parts of a date to use: those that differ between the dates. The time of the day is used only if some
+    dates have one, the day of the year only if the dates span most of a year."""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})

@@ -1,4 +1,4 @@
-"""Columns that determine the target by themselves: often they are known only together with the answer."""
+"""Columns that determine the target alone: such a column is often known only together with the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone mak
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a sentence if a column alone predicts the target nearly always, else ""."""
+    """Return a sentence if the column alone predicts the target nearly always; otherwise ""."""
     import numpy as np
 
     both = each.present & target.present
@@ -39,8 +39,8 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Return for each row the number of its word, or of the range that its value is in; None for words with too few
-    rows each."""
+    """Return for each row the number of its value, or of the range that contains it; None if the column has too many
+    values for the number of rows."""
     import numpy as np
 
     values = each.values[both]

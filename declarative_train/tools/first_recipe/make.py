@@ -1,4 +1,4 @@
-"""First recipe for a table: from the options of `dtrain init --from` to the text."""
+"""First recipe for a table: from the options of `dtrain init --from` to the recipe's text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST_SEEDS = 50
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
 ) -> FirstRecipe | PictureRecipe:
-    """Return the recipe. `path` is its file, and paths of data are relative to it; `table_name` is a table of an SQLite
-    file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe for the table `data`. `path`: the recipe's file, to which paths of data are made
+    relative. `table_name`: a table of an SQLite file. Raises UnusableError and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
@@ -62,7 +62,7 @@ def _as_keys(source: Dataset) -> dict[str, object]:
 
 
 def _from(source: Dataset, data: str, path: Path) -> Dataset:
-    """Return the source with its path relative to the recipe's folder."""
+    """Return the source with its path relative to the folder of the recipe."""
     if is_remote(data):
         return source
     seen = os.path.relpath(data, path.parent).replace(os.sep, "/")
@@ -70,8 +70,8 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Return the first seed for which every class has a training row, and which sets lack which classes with it, as a
-    class may have fewer rows than there are sets."""
+    """Return (seed, {set: classes without a row in it}). The seed is the first for which every class has a training
+    row; a class may have fewer rows than there are sets."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

@@ -1,4 +1,4 @@
-"""Opening of a data file as the source of a recipe, with its delimiter, decimal sign and missing values guessed."""
+"""Opening of a data file as the source of a recipe; its delimiter, decimal sign and missing values are guessed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """Error: no recipe can be made from a file. The message is for the user. `is_word`: an option is wrong, not the
+    """Error: no recipe can be made for a file. The message is for the user. `is_word`: an option is wrong, not the
     data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
@@ -52,8 +52,8 @@ class UnusableError(Exception):
 
 
 def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
-    """Return the source for a data file, with the conventions that were guessed, and its opened table. `name`: the
-    table of an SQLite file that has several. Raises SourceError and UnusableError."""
+    """Return (source for a data file with the guessed delimiter, decimal sign and missing values; its opened table).
+    `name`: the table of an SQLite file that has several. Raises SourceError and UnusableError."""
     kind, files = _kind(path), expand((path,))
     if name is not None and kind is not SqliteDataset:
         raise UnusableError(f"{format_path(path)} is one table: --table is for those of an SQLite file", is_word=True)
@@ -101,7 +101,7 @@ def _beginning(path: str) -> bytes:
 
 
 def _is_utf8(beginning: bytes) -> bool:
-    """Return whether bytes are UTF-8; the last letter may be cut."""
+    """Return whether the beginning of a file is UTF-8; its last character may be incomplete."""
     try:
         beginning.decode()
     except UnicodeDecodeError as error:
@@ -125,7 +125,7 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _conventions(table: Table) -> dict[str, object]:
-    """Return the source's settings (decimal sign, missing values) with which its numbers are read as numbers."""
+    """Return the settings of the source (decimal sign, missing values) with which its numbers are read as numbers."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -147,7 +147,8 @@ def _conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether at least half of the values are numbers, and one of them contains `needs`."""
+    """Return whether at least half of the values match the pattern `number`, and one of these contains `needs`.
+    `counts`: value -> number of rows."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 
@@ -162,7 +163,7 @@ def _odd_words(counts: Counter[str]) -> set[str]:
 
 
 def rows_to_inspect(table: Table) -> slice | np.ndarray:
-    """Return the rows to look at: all, or a fixed number from all over the table."""
+    """Return the rows to inspect: all, or of a large table a fixed number from all parts of it."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:
@@ -171,6 +172,7 @@ def rows_to_inspect(table: Table) -> slice | np.ndarray:
 
 
 def columns_in_words(path: str, name: str | None = None) -> str:
-    """Return the names of possible target columns. Raises SourceError and UnusableError."""
+    """Return the names of possible target columns as text. `name`: as for `open_source`. Raises SourceError and
+    UnusableError."""
     names = list(open_source(path, name)[1].columns)
     return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

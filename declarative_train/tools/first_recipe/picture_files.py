@@ -1,4 +1,4 @@
-"""Picture files of a first recipe: their sizes and modes, and the files that cannot be decoded."""
+"""Picture files for a first recipe: their sizes and modes, and which of them cannot be decoded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _GREY = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """Picture files. `looked_at`: those that were read, from all over the table; `broken`: place and reason of those
-    that cannot be decoded. `mean` and `deviation` of the grey values, from 0 to 1."""
+    """Facts about picture files. `looked_at`: the number that was read, from all parts of the table; `broken`: place
+    and reason of those that cannot be decoded; `mean`, `deviation`: of the grey values, from 0 to 1."""
 
     number: int
     looked_at: int
@@ -49,7 +49,7 @@ class PictureFiles:
 
     @property
     def short_side(self) -> int:
-        """Median of the shorter sides."""
+        """Median of the pictures' shorter sides in pixels."""
         return sorted(map(min, self.sides))[len(self.sides) // 2]
 
     def in_words(self) -> str:
@@ -61,7 +61,7 @@ class PictureFiles:
 
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
-    """Look at the files of a column. Raises UnusableError."""
+    """Read picture files of a column and return the facts about them. Raises UnusableError."""
     import numpy as np
 
     number = table.num_rows
@@ -109,7 +109,7 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return width and height, and Pillow's mode. Raises OSError and MissingPackageError."""
+    """Return ((width, height), Pillow's mode) of a picture. Raises OSError and MissingPackageError."""
     try:
         Image = pillow_image()
     except ImportError:
@@ -124,8 +124,8 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Return the column of a table that has the paths of pictures, and the folder that they are relative to; None if it
-    has none. They are looked for in `folder` and in its subfolders."""
+    """Return (column of a table with paths of pictures, folder to which these are relative); None if no column has any.
+    The files are searched in `folder` and its subfolders."""
     import numpy as np
 
     rows = np.linspace(0, table.num_rows - 1, min(table.num_rows, _AT_ONCE)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""First recipe for pictures: class folders, or a table with their file names and a target column."""
+"""First recipe for pictures: for class folders, or for a table with file names and a target column."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _STEPS = 30_000  # pictures shown, at least 10 epochs and at most 60
 
 @dataclass(frozen=True, slots=True)
 class PictureRecipe:
-    """Contents of a first recipe for pictures. `source`: keys of the source; `column` and `folder`: of the files;
-    `empty`: class folders without a picture; `published`: id of a published model in the local cache."""
+    """Contents of a first recipe for pictures. `source`: keys of the source; `column`, `folder`: the column with file
+    names and their folder; `empty`: class folders without pictures; `published`: id of a published model in the local
+    cache."""
 
     path: str
     command: str
@@ -48,7 +49,7 @@ class PictureRecipe:
 
     @property
     def notes(self) -> list[str]:
-        """Lines for the terminal."""
+        """Lines about the recipe to print in the terminal."""
         found = [f"broken: {place}: {why}" for place, why in self.files.broken]
         return found + [f"empty: the folder {each} has no picture" for each in self.empty]
 
@@ -202,7 +203,7 @@ class PictureRecipe:
 
 
 def make_of_folder(folder: str, target: str | None, path: Path, name: str, schema: str) -> PictureRecipe:
-    """Return the recipe for class folders. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe for class folders. Raises UnusableError and SourceError."""
     if target not in (None, LABEL):
         raise UnusableError(
             f"{format_path(folder)} is a folder of pictures, whose classes are the names of its folders",
@@ -242,7 +243,8 @@ def make_of_files(
     schema: str,
     command: str,
 ) -> PictureRecipe:
-    """Return the recipe for a table with file names. `files`: their column and folder. Raises UnusableError."""
+    """Return the contents of a recipe for a table with file names. `files`: (column with the names, folder of the
+    files). Raises UnusableError."""
     column, folder = files
     return PictureRecipe(
         path=str(path),
@@ -267,7 +269,8 @@ def _empty_folders(folder: str, target: TargetColumn) -> tuple[str, ...]:
 
 
 def _find_published() -> str | None:
-    """Return the first published model that is in the local cache. Nothing is downloaded."""
+    """Return the id of the first known published model that is in the local cache; None if there is none. Nothing is
+    downloaded."""
     for each in PUBLISHED:
         try:
             find_published_folder(each, os.path.abspath(each))

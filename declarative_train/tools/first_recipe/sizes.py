@@ -1,5 +1,5 @@
-"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network and how much it is restrained.
-These are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`, and starting points."""
+"""Sizes in a first recipe, by the number of rows: the sets, the batch, the epochs, the widths of the network, and the
+strength of regularisation. They are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in a recipe. `fractions`: each set's part of the rows; the rest is for training. `patience` and
+    """Sizes in a recipe. `fractions`: share of the rows of each set except training, which gets the rest. `patience`,
     `evaluate_every`: in epochs."""
 
     fractions: dict[str, float]
@@ -29,7 +29,7 @@ class Sizes:
 
 
 def fractions_for(num_rows: int) -> dict[str, float]:
-    """Return the fraction of the rows of each set; the rest is for training."""
+    """Return {set: its share of the rows}; the rest is for training."""
     if num_rows < _WITH_TEST:
         return {"validation": 0.2}
     return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)

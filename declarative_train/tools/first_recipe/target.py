@@ -1,4 +1,4 @@
-"""Target column: classes or numbers, and the settings that follow."""
+"""Target column of a first recipe: whether it is a class or a number, and the settings that follow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TAILS = 10.0  # kurtosis from which a few values dominate a squared error
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
     """Target column. `classes`: the number of rows of each class, in the order of class numbers; empty for numbers.
-    `why`: why the target is taken for classes or numbers."""
+    `why`: why it counts as a class or a number."""
 
     values: ColumnValues
     task: Task
@@ -47,7 +47,7 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Whole numbers between the smallest and the greatest class that no row has, if they are few."""
+        """Whole numbers between the smallest and the greatest class that have no row; [] if there are many."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}
@@ -64,7 +64,8 @@ class TargetColumn:
 
 
 def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:
-    """Read the target column. Raises UnusableError and SourceError."""
+    """Return the target column. `asked`: the task that the user wants, None: decide by the values. Raises UnusableError
+    and SourceError."""
     if name not in table.columns:
         if name in table.left_out:
             raise UnusableError(f"the column `{name}` of {format_path(path)} cannot be read: {table.left_out[name]}")

@@ -1,4 +1,4 @@
-"""Text of a first recipe, with the reasons as comments."""
+"""Text of a first recipe, with reasons for its choices as comments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
-    """Contents of a first recipe. `lacking`: sets without a row of some class, by their names."""
+    """Contents of a first recipe. `lacking`: {set: classes that have no row in it}."""
 
     path: str
     command: str
@@ -53,13 +53,13 @@ class FirstRecipe:
 
     @property
     def notes(self) -> list[str]:
-        """Lines for the terminal."""
+        """Lines about the recipe to print in the terminal."""
         found = [f"left out: {each.name or '(no name)'}: {each.why}" for each in self.of("left out")]
         return found + [f"to check: {each.name}: {each.doubt}" for each in self.doubts]
 
     @property
     def field(self) -> str:
-        """Name of the target's field: that of the column, changed to a valid name."""
+        """Name of the target's field: that of the column, changed to a valid name if needed."""
         found = re.sub(r"[^a-z0-9]+", "_", self.target.name.lower()).strip("_")
         return found if is_name(found) and found not in _OURS and not iskeyword(found) else "target"
 
@@ -139,7 +139,8 @@ class FirstRecipe:
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
-        """Return the columns of dates by the name of their field: those with the same format and parts are one."""
+        """Return {name of a field: date columns that it reads}: columns with the same format and the same parts share a
+        field."""
         groups: dict[tuple[object, ...], list[ColumnUse]] = {}
         for each in self.of("dates"):
             groups.setdefault((each.format, each.parts), []).append(each)
@@ -254,7 +255,7 @@ class FirstRecipe:
         yield f"  metrics: [{', '.join(self._metrics())}]"
 
     def _metrics(self) -> list[str]:
-        """Return the metrics, first the one that the model is compared with baselines by."""
+        """Return the names of the metrics; the first is used in the comparison with simple models."""
         if self.target.task == "numbers":
             return ["rmse", "mae", "r2"]
         is_binary = len(self.target.classes) == 2
@@ -290,7 +291,7 @@ def vector_width(num_words: int) -> int:
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
-    """Return the lines of a comment. Characters that end a line become blanks."""
+    """Return a text as lines of a YAML comment. Characters that end a line are replaced by blanks."""
     whole = " ".join(text.split())
     begin = f"{' ' * margin}# "
     return wrap(
@@ -304,14 +305,14 @@ def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
 
 
 def quote(text: str) -> str:
-    """Return a column's name in YAML."""
+    """Return the name of a column as YAML, quoted if needed."""
     if _PLAIN.fullmatch(text) and not text.endswith(" ") and text.lower() not in _WORDS_OF_YAML and ": " not in text:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def flow_list(key: str, names: Sequence[str]) -> list[str]:
-    """Return `key` with a flow list, over several lines if it is long."""
+    """Return `key` with a YAML list in brackets, over several lines if it is long."""
     words = [quote(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["

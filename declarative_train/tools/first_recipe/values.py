@@ -1,4 +1,4 @@
-"""Columns of a table as they were read."""
+"""Columns of a table as they are read for inspection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """Column as it was read. `words`: the count of each present value."""
+    """Column with its values. `words`: {value: its count}, without missing values."""
 
     column: Column
     values: np.ndarray

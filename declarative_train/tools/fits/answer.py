@@ -1,4 +1,5 @@
-"""Answer of `dtrain fits`: a plan, the changes and layouts that were tried, and what follows from its step time."""
+"""Answer of `dtrain fits`: a plan, the changes and layouts that were tried, and the figures that follow from the step
+time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Plan with one change. `settings`: the change as options of `--set` or `dtrain fits`. Times None: unknown."""
+    """Effect of one change of the plan. `settings`: the change as options of `--set` or `dtrain fits`. Times are None
+    if unknown."""
 
     settings: str
     memory_bytes: int
@@ -27,8 +29,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Fits:
-    """Answer to whether a model fits. `through`: what computes a published model. `changes`: those that save most
-    first. `budget`: the tokens (or samples) to train on."""
+    """Answer of `dtrain fits`. `through`: what computes a published model (a block of dtrain, or a library). `changes`:
+    those that save most first. `budget`: the number of tokens (or samples) to train on."""
 
     target: str
     plan: Plan
@@ -67,7 +69,7 @@ class Fits:
 
     @cached_property
     def length(self) -> int | None:
-        """Number of tokens in a sample; None for a model without tokens."""
+        """Number of tokens in a sample; None for a model that does not read tokens."""
         return tokens_of(self.plan)
 
     @property
@@ -76,18 +78,18 @@ class Fits:
 
     @property
     def per_second(self) -> float | None:
-        """Tokens or samples per second of all GPUs."""
+        """Tokens (or samples) per second of all GPUs together; None if unknown."""
         step_s = self.estimate.step_s
         return None if step_s is None else self.plan.batch.global_batch_size * (self.length or 1) / step_s
 
     @property
     def hours(self) -> float | None:
-        """Hours for the budget."""
+        """Hours of training for the budget; None if unknown."""
         return None if self.per_second is None else self.budget / self.per_second / 3600
 
     @property
     def energy_kwh(self) -> float | None:
-        """Energy of the GPUs at their full power."""
+        """Energy of the GPUs in kWh, at their full power; None if unknown."""
         watts = WATTS.get(self.hardware.name)
         return None if self.hours is None or watts is None else watts * self.num_gpus * self.hours / 1000
 
@@ -104,7 +106,7 @@ class Fits:
 
 
 def usable_bytes(plan: Plan) -> int:
-    """Return the memory of a device that may be used. The plan must have an estimate for a GPU."""
+    """Return the usable memory of a device in bytes. The plan must have an estimate for a GPU."""
     from declarative_train.planner.auto.target import RESERVE
 
     assert plan.estimate is not None
@@ -113,18 +115,19 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether a layout that shards less may fit too, given the error of estimates."""
+    """Return whether a layout with less sharding may fit, too, given the error of estimates."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)
 
 
 def peak_bytes(plan: Plan) -> int:
-    """Return the memory of a step on the device that needs the most."""
+    """Return the memory of a step in bytes on the device that needs most."""
     return max(each.of_step for each in plan.memory)
 
 
 def tokens_of(plan: Plan) -> int | None:
-    """Return the tokens of a sample: the length of the first sequence of ids that the model reads."""
+    """Return the number of tokens of a sample: the length of the first sequence of ids among the model's inputs; None
+    if there is none."""
     specs = plan.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

@@ -1,4 +1,4 @@
-"""Certainty of the answer: a range for the step time, and memory that the plan does not count."""
+"""Certainty of the answer of `dtrain fits`: a range for the step time, and memory that the plan does not count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMORY_ERROR = 0.03  # of live bytes (docs/planner.md)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:
-    """Return two factors of the predicted step time, between which 9 of 10 measured times are."""
+    """Return two factors of the predicted step time; 9 of 10 measured step times are between them."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None or estimate.low_s is None or estimate.high_s is None:
         return 1.0, 1.0

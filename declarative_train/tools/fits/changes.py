@@ -1,4 +1,4 @@
-"""Plans to compare with the first one: with a change, and in other layouts. Each is compiled, none is guessed."""
+"""Plans that `dtrain fits` compares with the first plan: with one change, and in other layouts. Each is compiled."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Tried = tuple[int, float | None]
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe as it is. For a published model, or with `parallelism: auto`, that of the layout
-    which `auto` chooses; if nothing fits, the sharded one."""
+    """Return the plan of a recipe. For a published model or `parallelism: auto` it has the layout that `auto` chooses,
+    or the fully sharded one if nothing fits."""
     try:
         return source.plan({})
     except DtrainError as error:
@@ -35,7 +35,7 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Return the changes, most useful first, and the layouts that fit, fastest first."""
+    """Return (changes, the most useful first; layouts that fit, the fastest first)."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable
@@ -57,7 +57,7 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 
 def axes_of(plan: Plan) -> Settings:
-    """Return the value of `parallelism` that gives a plan's layout, on any number of GPUs without a pipeline."""
+    """Return the value of `parallelism` that gives the layout of a plan without a pipeline, on any number of GPUs."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
@@ -71,7 +71,7 @@ def axes_of(plan: Plan) -> Settings:
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
-    """Yield (change in words, settings) that leave the training as it is."""
+    """Yield (change as text, settings) for changes that do not affect the numbers of the training."""
     training, batch, count = plan.training, plan.batch, plan.layout.num_devices
     for policy in NEXT_POLICIES[training.recomputation.policy]:
         yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
@@ -94,7 +94,7 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
 
 
 def _try_change(source: Source, settings: Settings) -> Tried | None:
-    """Return memory and seconds of a step with changed settings; None if they are not possible."""
+    """Return memory and seconds of a step with changed settings; None if the settings are not possible."""
     try:
         plan = source.plan(settings)
     except DtrainError:
@@ -119,8 +119,8 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes sorted. If the plan fits: first those that make it faster and still fit, then those that save
-    most memory. Otherwise by memory alone."""
+    """Return the changes sorted by usefulness. If the plan fits: first those that are faster and still fit, then those
+    that save most memory. Otherwise by memory alone."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
@@ -131,7 +131,7 @@ def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]
 
 
 def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
-    """Return the results of functions that run at the same time in child processes; in this process if that fails."""
+    """Call functions at the same time in child processes, or in this process if that fails. Return their results."""
     import torch
 
     from declarative_train.planner.footprint.forked_process import ChildError, in_children

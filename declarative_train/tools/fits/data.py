@@ -1,8 +1,7 @@
-"""Object of `dtrain fits --json`.
+"""JSON object of `dtrain fits --json`.
 
 `trainjob_patch` follows KEP-3328 of Kubeflow Trainer (a draft): a plugin patches only `spec.trainer.numNodes` of a
-suspended TrainJob, and sets an annotation when it has finished. It is null if the target does not fit.
-"""
+suspended TrainJob, and sets an annotation when it has finished. It is null if the target does not fit."""
 
 from __future__ import annotations
 
@@ -56,5 +55,5 @@ def as_data(found: Fits) -> dict[str, Any]:
 
 
 def _patch(num_nodes: int) -> dict[str, Any]:
-    """Return the merge patch that a plugin applies to a TrainJob."""
+    """Return the merge patch that a plugin of Kubeflow applies to a TrainJob."""
     return {"metadata": {"annotations": {DONE: "yes"}}, "spec": {"trainer": {"numNodes": num_nodes}}}

@@ -1,5 +1,5 @@
-"""Question before a run: whether a recipe or a published model fits on GPUs, what to change, which layouts fit, what it
-costs."""
+"""Question before a run: does a recipe or a published model fit on GPUs, what can be changed, which layouts fit, what
+does training cost?"""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ def fits(
     price: float | None = None,
     set: Mapping[str, object] | None = None,
 ) -> Fits:
-    """Return whether a target fits on GPUs, what to change, the layouts that fit, and time, energy and money for a
+    """Return whether a target fits on GPUs, useful changes, the layouts that fit, and time, energy and cost for a
     budget.
 
     `target`: a recipe, or the folder of a published model (or its hub id in the cache), of which config.json is enough.
-    `gpu`: a name of `dtrain list hardware`, or its beginning; `count`: their number; `batch`: samples of a step on all
-    GPUs. For a published model: `task` is full (the default), lora, qlora or pretrain, `length` the tokens of a sample.
-    `budget`: tokens, or samples of a model without tokens. `price`: of an hour of one GPU. `set`: values of the recipe,
-    as for `load`. Raises DtrainError.
-    """
+    `gpu`: a name of `dtrain list hardware`, or its beginning; `count`: number of GPUs; `batch`: samples of a step on
+    all GPUs. For a published model: `task` is full (the default), lora, qlora or pretrain, and `length` is the number
+    of tokens of a sample. `budget`: number of tokens, or of samples if the model does not read tokens. `price`: of one
+    GPU for an hour. `set`: values of the recipe, as for `load`. Raises DtrainError."""
     written = os.fspath(target)
     hardware = None if gpu is None else find_gpu(gpu)
     check_number("count", count, MOST_GPUS)

@@ -1,4 +1,4 @@
-"""Recipe to plan, on a number of GPUs: one of the user, or one made for a published model."""
+"""Recipe to plan for a number of GPUs: a recipe of the user, or one made for a published model."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Settings = dict[str, Any]
 
 
 def find_gpu(name: str) -> Hardware:
-    """Return the GPU of this name, or the first whose name begins so or has these parts: `h100`, `h100-80`, `a100-40`.
-    Raises DtrainError."""
+    """Return the GPU with this name, or the first whose name begins with it or contains its parts: `h100`, `h100-80`,
+    `a100-40`. Raises DtrainError."""
     known = {each: item for each, item in HARDWARE.items() if item.memory_bytes is not None}
     word = name.lower().replace("_", "-").replace(" ", "-")
     if word in known:
@@ -64,7 +64,7 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: a file, or text made for a published model, with settings merged over it."""
+    """Recipe to plan: a file, or a text made for a published model, over which `settings` are merged."""
 
     path: str
     settings: Settings
@@ -76,7 +76,7 @@ class Source:
     tracer: LateTracer = field(default_factory=LateTracer)
 
     def plan(self, settings: Settings) -> Plan:
-        """Compile the recipe with further settings. Raises DtrainError."""
+        """Compile the recipe with additional settings. Raises DtrainError."""
         values = self.settings | settings
         compiled = compile_loaded(self._read(values), self.tracer)
         if compiled.plan is not None:
@@ -100,7 +100,7 @@ class Source:
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 
     def on(self, count: int) -> Settings:
-        """Return the settings for a number of GPUs, in place of those that the recipe has."""
+        """Return the settings for this number of GPUs; they replace those in the recipe."""
         recipe = self._read(self.settings).recipe
         before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
         return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}

@@ -1,5 +1,5 @@
-"""Recipe for the folder of a published model, from its config.json alone: made-up data of the right shapes, the model
-as a block of ours or as a node of its library, and one of four tasks."""
+"""Recipe for the folder of a published model, from its config.json alone: synthetic data of the right shapes, the model
+as a block of dtrain or as a node of its library, and one of four tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Tree = dict[str, Any]
 
 
 class TargetError(ValueError):
-    """Error: no recipe can be made for a folder. `hint`: what to do."""
+    """Error: no recipe can be made for a folder. `hint`: what the user can do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -42,8 +42,8 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelTarget:
-    """Recipe for a published model. `through`: what computes the model; `notes`: what the recipe leaves out;
-    `takes_adapters`: `lora` and `qlora` are possible."""
+    """Recipe for a published model. `through`: what computes the model (a block or a library); `notes`: what the recipe
+    leaves out; `takes_adapters`: the tasks `lora` and `qlora` are possible."""
 
     text: str
     through: str
@@ -54,7 +54,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and outputs of a class of models. `head`: the recipe adds an output layer."""
+    """Inputs and outputs of a class of models. `head`: the recipe must add an output layer."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -65,7 +65,7 @@ class _Shape:
 def target_of_folder(
     written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
-    """Return the recipe for a folder or a hub id in the cache. Raises TargetError."""
+    """Return the recipe for a folder, or for a hub id in the cache (`written`). Raises TargetError."""
     try:
         folder = find_published_folder(written, os.path.abspath(written))
         config = read_config(folder)
@@ -115,7 +115,7 @@ def target_of_folder(
 
 
 def _block_of(config: Mapping[str, Any]) -> str | None:
-    """Return the block that computes the model of a config, or None."""
+    """Return the name of dtrain's block that computes a model with this config; None if there is none."""
     for name in families():
         if kind_of(_family(name), config) is None:
             continue
@@ -134,7 +134,7 @@ def _family(block: str) -> Family:
 
 
 def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
-    """Return the inputs and outputs of the model, from the name of its class. Raises TargetError."""
+    """Return the inputs and outputs of a model, from the name of its class in the config. Raises TargetError."""
     if is_of_timm(config) or block in ("vit", "resnet"):
         return _Shape("picture", "label")
     name = str(next(iter(config.get("architectures") or ()), ""))
@@ -153,7 +153,7 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model without a known head, from its class in the library. Raises TargetError."""
+    """Return the inputs of a model without a known output layer, from its class in the library. Raises TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
@@ -179,7 +179,7 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return the node of the model, and what computes it."""
+    """Return (node of the model as YAML tree, text on what computes it)."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
     if block is not None:
@@ -196,8 +196,8 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return the section `data`, with as many rows as one step reads. Windows overlap, so that few rows are enough; and
-    the tokens of a sample."""
+    """Return (section `data`, tokens of a sample). The data have as many rows as one step reads; windows overlap, so
+    that few rows are enough."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)
@@ -221,7 +221,8 @@ def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: i
 
 
 def _adapters(task: str) -> Tree:
-    """Return the section `model.parameters`: adapters on every linear map of the blocks, everything else frozen."""
+    """Return the section `model.parameters`: adapters on every linear map of the blocks, all other parameters
+    frozen."""
     storage = {"storage": "nf4"} if task == "qlora" else {}
     return {f"{NET}.*": {"storage": "bf16"}, f"{NET}.layers": {**storage, "adapter": LORA}}
 
@@ -245,7 +246,7 @@ def _num_labels(config: Mapping[str, Any]) -> int:
 
 
 def _side(config: Mapping[str, Any]) -> int:
-    """Return the height and width of an image: transformers' `image_size`, timm's `input_size`."""
+    """Return the height and width of an image, from `image_size` (transformers) or `input_size` (timm)."""
     given = config.get("image_size") or (config.get("pretrained_cfg") or {}).get("input_size") or SIDE
     return int(given[-1] if isinstance(given, list) else given)
 

@@ -1,1 +1,1 @@
-"""Language server for recipes: mistakes, fixes, hovers, completions. Needs pygls."""
+"""Language server for recipes: mistakes, fixes, hovers, completions. It needs pygls."""

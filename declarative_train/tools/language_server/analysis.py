@@ -1,5 +1,5 @@
-"""Analysis of the text of a recipe in an editor: its mistakes, and its resolved values. Plugins are never imported:
-displaying a recipe must not run code."""
+"""Analysis of the text of a recipe in an editor: its mistakes and its resolved values. Plugins are never imported,
+because displaying a recipe must not run code."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of an analysis. `is_full`: data and shapes were checked too. `plan`: None if they were not, or if there is
-    an error."""
+    """Result of an analysis. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if
+    there is an error."""
 
     path: str
     text: str
@@ -46,8 +46,8 @@ class Analysis:
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:
-    """Return the analysis of `text` in place of the file's content, as by `dtrain lint`; if not `full`, as by `dtrain
-    lint --static`."""
+    """Analyse `text` in place of the content of the file `path`, with the checks of `dtrain lint`; if not `full`, with
+    those of `dtrain lint --static`."""
     loaded = recipe_room.load(path, text=text)
     diagnostics = list(loaded.diagnostics)
     plan = None
@@ -62,8 +62,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return the diagnostics of the last full analysis that a static one cannot find, on lines that did not change.
-    They are shown until the next full analysis, so that they do not flicker while typing."""
+    """Return the diagnostics of the last full analysis (`before`) that a static analysis cannot find, on lines that
+    have not changed. They are shown until the next full analysis, so that they do not flicker while the user types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

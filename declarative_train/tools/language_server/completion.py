@@ -1,9 +1,8 @@
 """Completion of names that the JSON schema cannot know: fields, nodes, columns, blocks and their params, vars, sets,
 metrics.
 
-The text is read with a mark inserted at the cursor; the path of the mark in the merged document, bases included,
-decides which names fit.
-"""
+The text is read with a mark inserted at the cursor. The path of this mark in the merged document, bases included,
+decides which names fit."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ COLUMNS = ("column", "columns", "by", "sort")
 
 @dataclass(frozen=True, slots=True)
 class CompletionName:
-    """Name to insert. `kind`: field, node, function, column, block, param, var, set, metric, term; `detail` is shown
-    next to it."""
+    """Name to insert. `kind`: field, node, function, column, block, param, var, set, metric or term. `detail`: text
+    that is shown next to the name."""
 
     text: str
     kind: str
@@ -38,8 +37,8 @@ class CompletionName:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Place of the cursor's mark: the path of the value that it is in, or of the mapping whose key it is in; `before`:
-    the text before it."""
+    """Cursor in the document: the path of the value that contains it, or of the mapping in which a key contains it.
+    `before`: the text of this value or key before the cursor."""
 
     path: Path
     is_key: bool
@@ -47,14 +46,13 @@ class _Cursor:
 
 
 def token_before(text: str, offset: int) -> str:
-    """Return the part of a name before the cursor, which a completion replaces."""
+    """Return the part of a name directly before the cursor, which a completion replaces."""
     found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
     return "" if found is None else found[0]
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """Return the names that fit at the cursor. `known`: the last analysis without an error, which has columns and
-    shapes."""
+    """Return the names that fit at the cursor. `known`: the last analysis without an error, for columns and shapes."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
@@ -82,7 +80,7 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Names in one merged document."""
+    """Names in a merged document."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -116,8 +114,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names that fit at a cursor inside a node. `way`: the path below the graph, from the node's name
-        on."""
+        """Return the names that fit at a cursor in a node. `way`: the path below the graph, beginning with the node's
+        name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:
@@ -154,7 +152,7 @@ class _Names:
         return [CompletionName(key, "field", shapes.get(key, "")) for key in self._keys(("data", "fields"))]
 
     def _nodes(self, scope: Path) -> list[CompletionName]:
-        """Return the nodes of `scope`: the model, or a block."""
+        """Return the names of the nodes in `scope`, the model or a block."""
         graph = find(self.root, (*scope, "graph"))
         shapes = self._shapes() if scope == ("model",) else {}
         entries = [each for each in graph if MARK not in each.name] if isinstance(graph, Mapping) else []
@@ -171,7 +169,7 @@ class _Names:
         return {each.name.partition(".")[0]: describe_spec(next(iter(each.outputs.values()))) for each in nodes}
 
     def _ports(self, block: Path) -> list[str]:
-        """Return the inputs of a block, written as `[x, mask]` or as a mapping."""
+        """Return the names of a block's inputs, which the recipe has as a list `[x, mask]` or as a mapping."""
         inputs = find(self.root, (*block, "inputs"))
         if isinstance(inputs, Sequence):
             return [item.text for item in inputs.items if isinstance(item, Scalar)]
@@ -202,7 +200,7 @@ class _Names:
         return [CompletionName(key, "set") for key in self._keys(("data", "split"))]
 
     def _metrics(self) -> list[CompletionName]:
-        """Return `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+        """Return the names `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
         terms = self._keys(("objective", "losses"))
         words = ["loss", *(f"loss/{term}" for term in terms if len(terms) > 1), *self._keys(("objective", "metrics"))]
         return [CompletionName(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]
@@ -217,7 +215,7 @@ class _Names:
 
 
 def _work(node: Node) -> str:
-    """Return what a node does: `linear`, or its expression."""
+    """Return a text on what a node computes: its type such as `linear`, or its expression."""
     if isinstance(node, Mapping):
         kind = node.get("type")
         return kind.text if isinstance(kind, Scalar) else ""

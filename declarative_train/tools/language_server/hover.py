@@ -1,4 +1,4 @@
-"""Hover text of a place in a recipe: the resolved value, its origin, its shapes."""
+"""Hover text for a place in a recipe: the resolved value, where it is set, its shapes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MOST_LINES = 24
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """Hover text. `text` is Markdown; `span` is the text that it describes."""
+    """Hover text. `text`: Markdown; `span`: the part of the recipe that it describes."""
 
     text: str
     span: Span
 
 
 def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
-    """Return the hover text; line and column count from 1. If the recipe has errors, nothing is resolved and the result
-    is None."""
+    """Return the hover text for a place; line and column count from 1. None if there is nothing to show, or if the
+    recipe has errors and is therefore not resolved."""
     recipe, document = analysis.loaded.recipe, analysis.document
     if recipe is None or document is None:
         return None
@@ -59,7 +59,7 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
 
 
 def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
-    """Yield every key, and every value that is not a mapping, with its span."""
+    """Yield (path, span) of every key, and of every value that is not a mapping."""
     if isinstance(node, Mapping):
         for entry in node:
             inner = (*path, entry.name)
@@ -76,7 +76,7 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown with the resolved values at and below `path`, defaults included; "" if there are none."""
+    """Return Markdown with the resolved values at `path` and below it, defaults included; "" if there are none."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -116,7 +116,7 @@ def _origin(leaf: Leaf, file: str) -> str:
 
 
 def _list_replaced(analysis: Analysis, path: Path) -> str:
-    """Return the values of a base that this value replaces."""
+    """Return a text with the values in bases that the value at `path` replaces."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
         f"{_join_path(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"
@@ -126,7 +126,7 @@ def _list_replaced(analysis: Analysis, path: Path) -> str:
 
 
 def _data_facts(plan: Plan | None, path: Path) -> list[str]:
-    """Return what the data determine about a field or a set."""
+    """Return lines on what the data determine about a field or a set."""
     if plan is None or len(path) < 2 or path[0] != "data":
         return []
     if path[1] == "fields" and len(path) > 2:
@@ -138,7 +138,7 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
-    """Return the choice of `parallelism: auto`, and the estimates for the hardware."""
+    """Return lines on the choice of `parallelism: auto` and the estimates for the hardware."""
     if plan is not None and path[0] == "parallelism" and plan.choice is not None:
         return [f"`auto`: {plan.choice.reason}"]
     estimate = None if plan is None else plan.estimate
@@ -151,7 +151,8 @@ def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """Return the innermost node that is written at this place; for one in a block, every use of the block."""
+    """Return the innermost node that is written at this place; a node in a block is returned once for every use of the
+    block."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -172,7 +173,7 @@ def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
-    """Return the resolved value of a layer's key at this place."""
+    """Return the resolved value of the layer's key at this place, as text."""
     name = str(path[-1])
     if not isinstance(node, LayerNode) or name not in type(node.layer).model_fields or name == "type":
         return ""
@@ -181,7 +182,7 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return what a node does, with its inputs, outputs and parameters."""
+    """Return a text on what a node computes, with its inputs, outputs and parameters."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

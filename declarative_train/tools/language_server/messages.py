@@ -36,7 +36,7 @@ FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{SOURCE}"
 
 
 class Messages:
-    """Messages of one analysis of the recipe with the address `uri`."""
+    """Messages of one analysis of the recipe at the address `uri`."""
 
     def __init__(self, uri: str, analysis: Analysis, codec: PositionCodec) -> None:
         self.uri = uri
@@ -44,8 +44,8 @@ class Messages:
         self._places = {path: Places(path, text, codec) for path, text in analysis.texts.items()}
 
     def by_file(self, diagnostics: tuple[Diagnostic, ...]) -> dict[str, list[types.Diagnostic]]:
-        """Return the messages by the file's address; the recipe's own address is always among them. A diagnostic that
-        is in no file is shown at the recipe's beginning."""
+        """Return {address of a file: its messages}; the recipe's own address is always included. A diagnostic without a
+        file is shown at the beginning of the recipe."""
         found: dict[str, list[types.Diagnostic]] = {self.uri: []}
         for each in diagnostics:
             found.setdefault(self.address(each.span.path) or self.uri, []).append(self.message(each))
@@ -81,7 +81,7 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """Yield the fixes of diagnostics inside `asked`, and one action with all safe fixes of the file."""
+        """Yield the fixes of the diagnostics in the range `asked`, and one action with all safe fixes of the file."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:
@@ -131,7 +131,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class NamesAt:
-    """Symbol at a place. `here`: this occurrence; `found`: all of them; `everything`: those of all symbols."""
+    """Symbol at a place. `here`: this occurrence; `found`: all occurrences of the symbol; `everything`: those of all
+    symbols."""
 
     messages: Messages
     here: Occurrence
@@ -148,7 +149,8 @@ class NamesAt:
         return [types.Location(address, place) for address, place in places if address is not None]
 
     def rename(self, name: str) -> types.WorkspaceEdit:
-        """Return the edit that renames the symbol everywhere. Raises ValueError."""
+        """Return the edit that gives the symbol the name `name` everywhere. Raises ValueError if this is not
+        possible."""
         symbol = self.here.symbol
         if not NAME.match(name):
             raise ValueError(f"`{name}` is not a name: it needs letters, digits and _")
@@ -164,7 +166,7 @@ class NamesAt:
 
 
 def make_symbol(messages: Messages, entry: Entry) -> types.DocumentSymbol:
-    """Return a part of the outline as the protocol has it."""
+    """Return a part of the outline as a DocumentSymbol of the protocol."""
     inner = [make_symbol(messages, each) for each in entry.inner]
     kind = SYMBOL_KINDS.get(entry.kind, types.SymbolKind.Namespace)
     whole, name = messages.range(entry.span), messages.range(entry.name_span)

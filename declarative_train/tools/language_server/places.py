@@ -1,7 +1,6 @@
-"""Conversion between our lines and columns and the positions of the language server protocol.
+"""Conversion between dtrain's lines and columns and the positions of the language server protocol.
 
-The protocol counts from 0, and counts characters in the unit that server and editor agreed on, by default of UTF-16.
-"""
+The protocol counts from 0, and counts characters in a unit on which server and editor agree; by default UTF-16."""
 
 from __future__ import annotations
 
@@ -13,14 +12,15 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Places of one text."""
+    """Converter for the places in one text."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)
         self._codec = codec
 
     def position(self, line: int, column: int) -> types.Position:
-        """Return the position; a place outside the text becomes the nearest one in it, as in `Lines`."""
+        """Return the position of a line and column; for a place outside the text, the nearest position in it, as in
+        `Lines`."""
         line, column = self.lines.place(self.lines.offset(line, column))
         before = self.lines.line(line)[: column - 1]
         return types.Position(line=line - 1, character=self._codec.client_num_units(before))
@@ -31,7 +31,7 @@ class Places:
         return types.Range(start=start, end=max(start, end, key=lambda each: (each.line, each.character)))
 
     def offset(self, position: types.Position) -> int:
-        """Return the index of the character after a position."""
+        """Return the index in the text of the character after a position."""
         line = position.line + 1
         units, column = 0, 1
         for character in self.lines.line(line):
@@ -46,5 +46,5 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Return whether a span contains a place, both ends included, since a cursor is between characters."""
+    """Return whether a span contains a place. Both ends count, because a cursor is between characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -1,8 +1,7 @@
-"""Language server: changes in the editor start analyses; requests are answered from the newest one.
+"""Language server: changes in the editor start analyses; requests are answered from the newest analysis.
 
-The thread that communicates with the editor reads and computes nothing. A change is linted statically at once, and in
-full after a moment without typing. Of several waiting analyses only the newest is made.
-"""
+The thread that communicates with the editor does not read files or compute. A change is linted statically immediately,
+and fully after a moment without typing. Of several waiting analyses only the newest is run."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """File that is open in the editor. `newest`: its last analysis, perhaps of an earlier text while one is in
-    progress. `full`: the last full one. `known`: the last one without an error. `work`: the one in progress.
-    `published`: the messages sent, by file."""
+    """File that is open in the editor. `newest`: its last analysis, maybe of an earlier text while another analysis is
+    running. `full`: the last full analysis. `known`: the last analysis without an error. `work`: the running analysis.
+    `published`: the messages that were sent, by file."""
 
     uri: str
     path: str
@@ -63,7 +62,7 @@ class OpenRecipe:
 
 
 class RecipeServer:
-    """Language server. `static`: never check data and shapes, so that torch is never imported."""
+    """Language server. `static`: data and shapes are never checked, so that torch is never imported."""
 
     def __init__(self, version: str, *, static: bool = False) -> None:
         self.static = static
@@ -198,7 +197,7 @@ class RecipeServer:
         return [make_symbol(messages, entry) for entry in outline(root, analysis.path)]
 
     async def _names(self, params: AtPlace) -> NamesAt | None:
-        """Return the symbol at a place, if there is one."""
+        """Return the symbol at a place; None if there is none."""
         recipe = self.recipes.get(params.text_document.uri)
         analysis = None if recipe is None else await self._of_this_text(recipe)
         if recipe is None or analysis is None or analysis.document is None:
@@ -242,7 +241,7 @@ class RecipeServer:
 
     @asynccontextmanager
     async def _progress(self, title: str) -> AsyncIterator[None]:
-        """Show progress in an editor that supports it, while the context lasts."""
+        """Show progress within the `with` block, if the editor supports it."""
         window = self.server.client_capabilities.window
         if window is None or not window.work_done_progress:
             yield
@@ -267,7 +266,7 @@ class RecipeServer:
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
     def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
-        """Send messages. A base of several open recipes shows the mistakes of all of them."""
+        """Send messages to the editor. A base of several open recipes shows the mistakes of all of them."""
         touched = {*recipe.published, *found}
         recipe.published = found
         for uri in touched:
@@ -280,7 +279,7 @@ class RecipeServer:
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
     async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
-        """Return the analysis of the current text, after waiting for it if it is in progress."""
+        """Return the analysis of the current text, after waiting for it if it is running; None if there is none."""
         if not recipe.is_recipe:
             return None
         if recipe.newest is None or recipe.newest.text != recipe.text:
@@ -296,7 +295,8 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """Return a function that calls a method: pygls marks its handlers, and a bound method cannot be marked."""
+    """Return a function that calls `method`. (pygls sets attributes on its handlers, which bound methods do not
+    allow.)"""
 
     async def handler(params: Any) -> object:
         return await method(params)
@@ -305,7 +305,8 @@ def _function(method: Handler) -> Handler:
 
 
 def _hover_earlier(known: Analysis, text: str, line: int, column: int) -> Hover | None:
-    """Return the hover text of the last analysis without an error, for a line that has not changed since."""
+    """Return the hover text from the last analysis without an error, for a line that has not changed since then;
+    otherwise None."""
     earlier = earlier_line(text, line, known.text)
     found = None if earlier is None else hover(known, earlier, column)
     if found is None or earlier is None:

@@ -1,4 +1,4 @@
-"""Names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and their uses."""
+"""Names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and where it uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGES = ("input", "inputs", "target", "mask")
 
 class Symbol(NamedTuple):
     """Name that a recipe defines. `kind`: field, node, block, input, param, var or term; `scope`: the path of the
-    mapping or list that holds its definition."""
+    mapping or list that contains its definition."""
 
     kind: str
     scope: Path
@@ -38,7 +38,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Part of a recipe's outline. `span`: the whole part; `name_span`: its name."""
+    """Part of a recipe's outline. `span`: place of the whole part; `name_span`: place of its name."""
 
     name: str
     kind: str
@@ -48,7 +48,7 @@ class Entry:
 
 
 def find_occurrences(root: YamlMapping, texts: Mapping[str, str]) -> list[Occurrence]:
-    """Return every definition and use of a symbol. `texts`: the files that the document was read from, by path."""
+    """Return every definition and every use of a symbol. `texts`: the files of the document by path."""
     return list(_Finder(root, texts).all())
 
 
@@ -98,7 +98,7 @@ class _Finder:
                 yield Occurrence(symbol, span, True)
 
     def _inputs(self, path: Path) -> Iterator[Occurrence]:
-        """Yield the inputs of a block, written as a list or as a mapping."""
+        """Yield the inputs of a block, which are a list or a mapping in the recipe."""
         node = find(self._root, path)
         if not isinstance(node, Sequence):
             yield from self._find_defined(path, "input")
@@ -130,7 +130,7 @@ class _Finder:
             yield from self._words(node.get("of"), terms)
 
     def _words(self, node: Node | None, known: Mapping[str, Symbol]) -> Iterator[Occurrence]:
-        """Yield the names in the scalars at and below a node."""
+        """Yield the occurrences of known names in the scalars at a node and below it."""
         for scalar, _ in _scalars(node, ()) if node is not None else ():
             lines = self._lines.get(scalar.span.path)
             if lines is None:
@@ -153,7 +153,7 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the place of a name in a key or item, without quotes; None if it is not in a file."""
+        """Return the place of a name within a key or item, without quotes; None if the key or item is not in a file."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None
@@ -199,7 +199,7 @@ _LISTED: dict[Path, str] = {  # sections with names of the user's, and what each
 
 
 def outline(root: YamlMapping, file: str) -> tuple[Entry, ...]:
-    """Return the sections of a file, with what each defines."""
+    """Return the sections of a file, each with the names that it defines."""
     return tuple(_outline(root, (), file))
 
 
@@ -219,12 +219,13 @@ def _outline(node: Node, path: Path, file: str) -> Iterator[Entry]:
 
 
 def _is_block(path: Path) -> bool:
-    """Return whether a path is a block or the graph of one."""
+    """Return whether a path is that of a block or of a block's graph."""
     return path[:2] == ("model", "blocks") and (len(path) == 3 or (len(path) == 4 and path[3] == "graph"))
 
 
 def earlier_line(text: str, line: int, before: str) -> int | None:
-    """Return which line of an earlier text a line of the current one was, both from 1; None if it is new."""
+    """Return the number that line `line` of a text has in the earlier text `before`; None if the line is new. Lines
+    count from 1."""
     new, old = text.splitlines(), before.splitlines()
     if not 1 <= line <= len(new):
         return None

@@ -100,8 +100,8 @@ def submit(words: Sequence[str]) -> int:
 
 
 def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
-    """Return the plan of the recipe, or those of all points of its sweep; None and the exit code after printing why
-    there are none."""
+    """Return (the plan of the recipe, or the plans of all points of its sweep; 0), or print why there are none and
+    return (None, exit code)."""
     from declarative_train.tools.sweep.command import plan_points
 
     compiled = compile_recipe(args, plugins=True)
@@ -121,7 +121,8 @@ def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
 
 
 def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
-    """Return which folder the machines of the engine do not see, or None. `mount` is the path of their volume."""
+    """Return a sentence on a folder that the engine's machines cannot see; None if they see all. `mount`: path at which
+    their volume is mounted."""
     if to == "kubernetes":
         for each in (Path.cwd(), folder):
             if not each.is_relative_to(mount):
@@ -132,7 +133,7 @@ def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
 
 
 def find_misuse(args: argparse.Namespace, num_nodes: int, num_gpus: int) -> str | None:
-    """Return why the options do not describe a job, or None."""
+    """Return why the options do not describe a valid job; None if they do."""
     num_hosts = len([host for host in (args.hosts or "").split(",") if host])
     if args.to in ("kubernetes", "skypilot", "trainjob") and not args.image:
         return f"{args.to} needs an image; help: build one with the Dockerfile of dtrain and pass --image"

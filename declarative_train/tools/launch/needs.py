@@ -1,4 +1,4 @@
-"""Needs of a job, from its plan: nodes, tasks, devices and cores, its time, and the time to stop."""
+"""Needs of a job, from its plan: nodes, tasks, devices and cores, the run time, and the time to stop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of a job. A task is a process that the cluster starts: a rank, or the one process of `dp`. `cores` are
-    those of a task. `minutes` is None if the time is not known. `lead_s`: seconds from a signal to the end.
-    `max_restarts` is that of the layout: if it is not 0, the run goes on when an agent was killed and starts again."""
+    """Needs of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`: CPU
+    cores per task. `minutes`: time limit, None if unknown. `lead_s`: seconds from a signal to the end of the run."""
 
     num_nodes: int
     tasks_per_node: int
@@ -39,7 +38,8 @@ class Needs:
 
 
 def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None) -> Needs:
-    """Return the needs of a plan. `minutes` and `cores` (of a task) replace what follows from it."""
+    """Return the needs of a plan. `minutes`, `cores` (per task): given by the user, in place of those computed from the
+    plan."""
     layout = plan.layout
     reason = "--time"
     if minutes is None:
@@ -58,8 +58,8 @@ def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None
 
 
 def predict_minutes(plan: Plan) -> tuple[int | None, str]:
-    """Return the time limit of a job and its reason: the predicted time with a margin, or `training.max_time`; None if
-    the plan has no estimate."""
+    """Return (time limit of a job in minutes, its reason): the predicted time with a margin, or `training.max_time`.
+    The limit is None if the plan has no estimate."""
     step_s = None if plan.estimate is None else plan.estimate.step_s
     if plan.training.max_time_s is not None:
         return math.ceil((plan.training.max_time_s + SETUP_S + lead_s(plan)) / 60), "training.max_time, and the start"

@@ -1,4 +1,4 @@
-"""Job files of other engines, written from plans by the templates in this folder."""
+"""Job files for other engines (Slurm, Kubernetes, ...), written from plans with the templates in this folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Engine that job files are for: the file's name, the words that submit it, whether its machines see this disk
-    (then they start the program of this environment), whether it runs sweeps, and whether the working directory is
-    copied to its machines."""
+    """Engine for which a job file is written: the file's name, the command that submits it, whether its machines share
+    this disk (then they start the program of this environment), whether it runs sweeps, and whether it copies the
+    working directory to its machines."""
 
     file: str
     submit: tuple[str, ...]
@@ -42,8 +42,8 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the user that no plan has. `claim` and `mount` are the volume of a Kubernetes Job, `at_once` limits
-    the elements of an array, `environment` has variables of the job."""
+    """Settings of the user that are not in a plan. `claim`, `mount`: volume of a Kubernetes Job and its path.
+    `at_once`: how many elements of an array run at the same time. `environment`: environment variables of the job."""
 
     image: str = ""
     claim: str = ""
@@ -56,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """Entry of a job file: its plan on the disk and the folder of its run."""
+    """Entry of a job file: the path of a plan and the folder of its run."""
 
     name: str
     plan: str
@@ -64,7 +64,7 @@ class JobFile:
 
 
 def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, folder: Path) -> Path:
-    """Write the plans and the job file for an engine into a folder. Returns the path of the job file."""
+    """Write the plans and the job file for an engine into a folder. Return the path of the job file."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     engine, folder = ENGINES[to], folder.absolute()
@@ -115,6 +115,7 @@ def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, 
 
 
 def job_name(name: str) -> str:
-    """Return a name that every engine accepts: lower-case letters, digits and hyphens, a letter first."""
+    """Return `name` changed to one that every engine accepts: lower-case letters, digits and hyphens, beginning with a
+    letter."""
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].strip("-")
     return text if text[:1].isalpha() else f"run-{text}".strip("-")

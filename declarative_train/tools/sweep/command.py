@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
-    """Return the points (runs) of the sweep and the plan of each by its key; None for the plans after printing every
-    mistake. Of an adaptive search, the points are its corners."""
+    """Return (points (runs) of the sweep, {key of a point: its plan}). For an adaptive search, the points are its
+    corners. If there are mistakes, print all of them and return None in place of the plans."""
     from declarative_train.recipe.load import of_point
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points
@@ -108,7 +108,7 @@ def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
 def start(
     args: argparse.Namespace, recipe: Recipe, base: Plan, points: Sequence[Point], plans: Mapping[str, Plan]
 ) -> int:
-    """Take the device slots, resume if requested, run all points, print the results; return the exit code."""
+    """Reserve the device slots, resume if requested, run all points, print the results. Return the exit code."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import metric_of
     from declarative_train.run.storage.run_lock import RunLock
@@ -185,7 +185,7 @@ def _is_of_another_recipe(result: Result, plans: Mapping[str, Plan]) -> bool:
 
 
 def plan_of(args: argparse.Namespace, plans: Mapping[str, Plan], point: Point) -> Plan | None:
-    """Return the plan of a point. That of an adaptive search is compiled now."""
+    """Return the plan of a point; None after printing its errors. For an adaptive search, the plan is compiled now."""
     if point.key in plans:
         return plans[point.key]
     compiled = compile_point(args, point)
@@ -219,7 +219,7 @@ def points_text(points: Sequence[Point], *, is_sample: bool) -> str:
 
 
 def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
-    """Return the results, best first."""
+    """Return the results as text, the best first."""
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import number
     from declarative_train.plan.settings import format_value, short_names

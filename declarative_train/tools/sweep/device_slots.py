@@ -1,4 +1,4 @@
-"""Device slots of a sweep: the cores and GPUs of this machine, divided among the runs that are executed at the same
+"""Device slots of a sweep: the cores and GPUs of this machine, divided among the runs that are active at the same
 time."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from declarative_train.plan.layout import LayoutPlan
 
 
 class NoRoomError(Exception):
-    """Error: more points at once than fit on this machine. The message names the limit."""
+    """Error: more runs at the same time than fit on this machine. The message names the limit."""
 
 
 @dataclass(frozen=True)
 class DeviceSlot:
-    """Cores and GPUs of this machine on which one point of a sweep runs at a time. `environment`: variables that
-    restrict its process to them. `cores` are empty if all points may use all cores."""
+    """Cores and GPUs of this machine for one point of a sweep at a time. `environment`: variables that restrict the
+    point's process to them. `cores`: () if all points may use all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,8 @@ class DeviceSlot:
 
 
 def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
-    """Return one slot for each run at a time. `jobs`: their number; None: as many as fit. Raises NoRoomError."""
+    """Return one slot for each run that is active at the same time. `jobs`: number of slots; None: as many as fit.
+    Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
@@ -46,15 +47,15 @@ def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs by the names that CUDA_VISIBLE_DEVICES uses."""
+    """Return the names of the GPUs for use in CUDA_VISIBLE_DEVICES."""
     count = num_gpus()
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if len(given) >= count else [str(index) for index in range(count)]
 
 
 def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return slot number `at` of `count`, with its part of the cores if there is a core for each rank; otherwise all
-    may use all cores."""
+    """Return slot number `at` of `count`, with its share of the cores if there is a core for each rank; otherwise with
+    all cores."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -1,9 +1,8 @@
 """Searches of a sweep: all combinations, a number of random draws, or optuna.
 
-optuna is used by its ask-and-tell interface
-(https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html): points run as processes of their
-own, and its journal is in the sweep's folder, so that a stopped sweep can resume.
-"""
+optuna is used through its ask-and-tell interface
+(https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html), because points run as processes of
+their own. Its journal is in the sweep's folder, so that a stopped sweep can resume."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """Run of a sweep: its `values` by dotted path; `nodes`: the same as YAML nodes of the recipe. `is_drawn`: the
+    """Run of a sweep. `values`: its settings by dotted path; `nodes`: the same settings as YAML nodes. `is_drawn`: the
     values were drawn at random."""
 
     number: int
@@ -40,7 +39,7 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Text that identifies the point in other sessions: its values, for drawn ones also its number."""
+        """Text that identifies the point in other sessions: its values, and the point's number if they were drawn."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -56,23 +55,24 @@ def plain(value: Any) -> object:
 
 
 class Search(ABC):
-    """Interface of a search: it returns points one after the other, and receives their results."""
+    """Interface of a search. It returns points one after the other and receives their results."""
 
     @abstractmethod
     def next(self) -> Point | None:
-        """Return the next point; None if there are no more."""
+        """Return the next point; None if there is none."""
 
     @abstractmethod
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
-        """Return whether a run may be stopped, given the value of an evaluation in it."""
+        """Return whether a run may be stopped. `value`: result of an evaluation in the run, at `step`."""
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Receive the result of a point; `value` None: it has none."""
+        """Receive the result of a point; `value` None: the point has no result. `pruned`: its run was stopped as
+        hopeless."""
 
 
 class FixedSearch(Search):
-    """Search whose points are known from the start."""
+    """Search whose points are all known from the start."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
@@ -85,11 +85,12 @@ class FixedSearch(Search):
         return False
 
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Do nothing: no point depends on a result."""
+        """Do nothing: the points do not depend on results."""
 
 
 def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points of a grid, with the last key fastest, or of a random search: `trials` different draws."""
+    """Return the points of a grid, in which the last key varies fastest, or of a random search: `trials` different
+    draws."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
         rows = itertools.product(*(choice.values for choice in choices))
@@ -122,7 +123,8 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder`: that of its journal. Finished trials count; interrupted ones are run again first."""
+    """Search by optuna. `folder`: where its journal is. Finished trials count; interrupted trials are run again
+    first."""
 
     def __init__(
         self,
@@ -213,8 +215,8 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points that are checked before an adaptive search: each value of each setting, with the first values
-    of the others."""
+    """Return the points that are checked before an adaptive search: each value of each setting, combined with the first
+    values of the others."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

@@ -1,11 +1,11 @@
-"""Sweep: its points run as processes, some at a time, and are watched and stopped together; a stopped sweep can resume.
+"""Sweep: its points run as processes, some at the same time, and are watched and stopped together. A stopped sweep can
+resume.
 
 <logging.dir>/<name>/sweeps/<time>/
-    results.json        every point: its values, its state, its metric; rewritten when one ends
+    results.json        every point: its values, its state, its metric; rewritten when a point ends
     plans/000.json      plan that the process of point 0 runs
-    000-lr=0.01/        its run, an ordinary folder
-    optuna.journal      of an optuna search
-"""
+    000-lr=0.01/        run of point 0, an ordinary run folder
+    optuna.journal      for an optuna search"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a point. `value`: that of the sweep's metric."""
+    """Result of a point. `value`: the value of the sweep's metric."""
 
     point: Point
     folder: str
@@ -63,13 +63,14 @@ class Aim:
     higher_is_better: bool
 
     def value_of(self, record: Record | None) -> float | None:
-        """Return the best value, if the run recorded it; otherwise that of the last weights."""
+        """Return the best value if the run recorded it, otherwise the value of the last weights; None if there is
+        neither."""
         if record is None:
             return None
         return record.values.get(f"best/{self.metric}", record.values.get(self.metric))
 
     def sort(self, results: Sequence[Result]) -> list[Result]:
-        """Return the results, best first; those without a value last."""
+        """Return the results, the best first; results without a value are last."""
 
         def key(result: Result) -> tuple[bool, float]:
             value = math.nan if result.value is None else result.value
@@ -90,8 +91,8 @@ class _Running:
 
 
 class SweepRunner:
-    """Runner of a sweep. `compiled` returns the plan of a point (None after printing an error; the point then counts as
-    failed). `say` prints lines for the user. `known`: results of earlier sessions."""
+    """Runner of a sweep. `compiled`: function (point) -> plan, or None after printing an error; then the point has
+    failed. `say`: function that prints a line. `known`: results of earlier sessions."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point. Return 0, 3 if some failed, 75 if the sweep was asked to stop."""
+        """Run every point. Return 0, 3 if some failed, or 75 if the sweep was asked to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True
@@ -135,7 +136,7 @@ class SweepRunner:
         return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
 
     def _begin(self, free: list[DeviceSlot]) -> bool:
-        """Start the next point; return whether there was one."""
+        """Start the next point on a free slot. Return whether there was a point."""
         point = self.search.next()
         if point is None:
             return False
@@ -161,7 +162,7 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait for a run that a killed sweep left and that is still stopping."""
+        """Wait for a run in `folder` that a killed sweep left and that is still stopping."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
@@ -179,7 +180,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """Read the new evaluations of a run; ask it to stop if it is hopeless."""
+        """Read the new evaluations of a run, and ask the run to stop if it is hopeless."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)
@@ -223,7 +224,7 @@ class SweepRunner:
         self._write()
 
     def _ask(self) -> None:
-        """Ask every run to save a checkpoint and stop; no more points are started."""
+        """Ask every run to save a checkpoint and stop. No more points are started."""
         self._is_asked = True
         self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
         for each in list(self._running):
@@ -236,7 +237,7 @@ class SweepRunner:
 
     def _write(self) -> None:
         """Write the results to a new file and rename it, so that the file is always complete. Results of earlier
-        sessions stay."""
+        sessions are kept."""
         results = {**self._known, **self.results}
         entries = [as_json(result) for result in self.aim.sort(list(results.values()))]
         text = json.dumps({**self._about, "points": entries}, indent=1)
@@ -246,8 +247,8 @@ class SweepRunner:
 
 
 def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
-    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. With
-    `-P`, files of the working directory are not imported."""
+    """Start the process of a point in a session of its own, so that a terminal's Ctrl-C reaches only the sweep, which
+    asks each point once. With `-P`, files in the working directory are not imported."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(
@@ -271,7 +272,7 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def last_words(folder: Path) -> str:
-    """Return the first line of the message with which a run failed."""
+    """Return the first line of the message with which the run in `folder` failed."""
     try:
         lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -280,7 +281,7 @@ def last_words(folder: Path) -> str:
 
 
 def point_name(point: Point) -> str:
-    """Return `003-lr=0.01-width=64`, the same in every session of a sweep."""
+    """Return a name such as `003-lr=0.01-width=64`, the same in every session of a sweep."""
     names, text = short_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
         word = f"-{names[key]}={safe(format_value(value))}"
@@ -309,7 +310,7 @@ def _finite(value: float | None) -> float | str | None:
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
-    """Return the description of the sweep and its points, as the last session left them. Raises OSError and
+    """Return (description of the sweep, results of its points) as the last session wrote them. Raises OSError and
     ValueError."""
     found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     results = []
@@ -324,7 +325,7 @@ def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
 
 
 def new_sweep_dir(plan: Plan) -> Path:
-    """Make the folder of a new sweep. Raises OSError."""
+    """Create the folder of a new sweep and return it. Raises OSError."""
     root, now = Path(plan.logging.dir) / plan.name / SWEEPS, time.strftime("%Y%m%d-%H%M%S")
     root.mkdir(parents=True, exist_ok=True)
     path, number = root / now, 1

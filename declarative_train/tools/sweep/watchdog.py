@@ -1,8 +1,7 @@
-"""Watchdog process that stops the runs of a sweep if the sweep itself was killed.
+"""Watchdog: a process that stops the runs of a sweep if the sweep itself was killed.
 
-It reads from a pipe which runs exist. The pipe ends with the sweep, in whatever way; then the watchdog asks the
-remaining runs to save a checkpoint and stop, as the sweep would.
-"""
+The sweep writes to a pipe which runs exist. When the sweep exits for any reason, the pipe is closed; then the watchdog
+asks the remaining runs to save a checkpoint and stop, as the sweep would do."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ for pid in running:
 
 
 class Guard:
-    """Connection to the watchdog. Call `close` when all points have ended."""
+    """Connection of the sweep to the watchdog. Call `close` when all points have ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

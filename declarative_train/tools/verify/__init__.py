@@ -1,1 +1,2 @@
-"""Verification of a recipe: one step in its mode compared with one process, and checks of a plan without a run."""
+"""Verification of a recipe: one step in the recipe's mode is compared with the same step in one process; a plan is
+checked without a run."""

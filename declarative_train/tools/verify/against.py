@@ -1,5 +1,5 @@
-"""Comparison of a recipe, run again by the current software, with what an earlier run of it has recorded: the losses
-and gradient norms of its first logging steps, and the parameters of a checkpoint among them."""
+"""Comparison of a recipe, run again with the current software, with the records of an earlier run: the losses and
+gradient norms of its first logging steps, and the parameters of a checkpoint among these steps."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records of a run: values by (step of the record before, step), as they are means over the steps between; folders
-    of checkpoints by step."""
+    """Records of a run. `values` by (step of the previous record, step of this record), because they are means over the
+    steps in between; `checkpoints`: folders by step."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]
@@ -45,7 +45,7 @@ class Recorded:
 
 def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device: Device | None = None) -> Verified:
     """Run the first steps of a plan again, up to `step`, and compare them with an earlier run. `step` None: the last
-    record of the run within its first 20 steps, or its first one. Raises DtrainError."""
+    record of the run within its first 20 steps, or its first record if that is later. Raises DtrainError."""
     earlier = _read(Path(run.folder))
     within = [each for each in earlier.steps if each <= MOST_STEPS] or earlier.steps[:1]
     if not within:
@@ -110,7 +110,8 @@ def _pair(step: int, old: float, new: float) -> tuple[str, float, str]:
 
 
 def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float, str]]:
-    """Yield (name, largest difference relative to the largest element, in words) of each tensor, one at a time."""
+    """Yield (name, largest difference relative to the largest element, difference as text) of each tensor; one tensor
+    is in memory at a time."""
     old, new = ({key: item for key, item in entries(path).items() if key.startswith(MODEL)} for path in (earlier, now))
     for key in dict.fromkeys([*old, *new]):
         name = key.removeprefix(MODEL)

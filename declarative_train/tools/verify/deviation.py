@@ -1,4 +1,4 @@
-"""Difference between a rank's part of a tensor and the same part in one process, and the bounds for it."""
+"""Difference between a rank's part of a tensor and the same part in one process, and the bounds for this difference."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from declarative_train.tools.verify.step_files import Place, part_at, pieces
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Largest differences that rounding may cause, each relative to the largest element of what is compared.
+    """Largest differences that rounding may cause, relative to the largest element of the compared tensor.
 
-    start      of initial values
-    node       of the output of a node, relative to the sum of its absolute values for a sample
-    gradient   of a gradient, and of a loss
-    floor      a gradient counts as at least this part of the model's largest one: below it, it is rounding
-    update     of a parameter's change, computed from equal gradients
-    """
+    start      for initial values
+    node       for the output of a node, relative to the sum of its absolute values for a sample
+    gradient   for a gradient, and for a loss
+    floor      smaller gradients count as this part of the model's largest gradient, because they are mostly rounding
+    update     for the change of a parameter, computed from equal gradients"""
 
     start: float
     node: float
@@ -39,9 +38,10 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """Largest absolute difference of a rank's part, and where: `found` instead of `expected` at `at`. `places`: the
-    blocks that the rank holds. `ratio`: the number by which the expected values must be multiplied to come nearest to
-    the found ones; `rest`: the largest difference that then remains. `digest`: of the values, to compare ranks."""
+    """Largest absolute difference in a rank's part: `found` in place of `expected` at position `at`. `places`: the
+    blocks of the tensor that the rank has. `ratio`: factor of the expected values that brings them nearest to the found
+    ones; `rest`: the largest difference that then remains. `digest`: hash of the values, for comparison between
+    ranks."""
 
     difference: float = 0.0
     at: tuple[int, ...] = ()
@@ -54,7 +54,8 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts with those of a whole tensor on the host, a piece at a time."""
+    """Compare a rank's parts, as (values, offset), with the same parts of the whole tensor on the host, piece by
+    piece."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

@@ -1,4 +1,4 @@
-"""Findings of a verification: each difference between the ranks and one process, the first one first."""
+"""Findings of a verification: the differences between the ranks and one process, in the order in which they occur."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference. `name`: of the parameter, node or loss term. `difference` and `bound` are relative. `collective`:
-    what communicates this value in the plan, "" if nothing does. `why`: what the values show."""
+    """Difference. `name`: the parameter, node or loss term. `difference`, `bound`: relative. `collective`: the
+    communication that this value depends on in the plan, "" if none. `why`: what the values show about the cause."""
 
     kind: Kind
     name: str
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of the table: how many values of a kind were compared, and the largest relative difference."""
+    """Row of the table for one kind of value: how many values were compared, and their largest relative difference."""
 
     kind: Kind
     count: int
@@ -48,8 +48,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a step: a row for each kind, and the differences beyond the bounds, in the order of the step:
-    outputs in the order of the graph, gradients in that of the backward."""
+    """Comparison of a step: a row for each kind of value, and the differences beyond the bounds, in the order of the
+    step: outputs in the order of the graph, gradients in the order of the backward."""
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
@@ -62,7 +62,8 @@ def bounds_of(plan: Plan) -> Bounds:
 
 
 def compare_reports(plan: Plan, index: StepIndex, reports: Sequence[RankReport]) -> Comparison:
-    """Return what the reports of all ranks show."""
+    """Return the comparison that follows from the reports of all ranks. `index`: the numbers of the step in one
+    process."""
     return _Comparer(plan, index, reports).compare()
 
 
@@ -89,7 +90,8 @@ class _Comparer:
         return Comparison(tuple(self._rows), tuple(self._findings), self._bounds)
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
-        """Add a row, and a finding for each name whose difference on a rank is beyond the bound."""
+        """Add a row for a kind of value, and a finding for each name whose difference on some rank is beyond the bound.
+        `found`: (name, (difference, rank) of each rank)."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))
@@ -117,7 +119,7 @@ class _Comparer:
         self._rows.append(Row("rows", len(expected), 0.0))
 
     def _compare_parts(self, names: Sequence[str]) -> None:
-        """Check that the ranks hold every element of each parameter."""
+        """Check that the parts of all ranks together cover every element of each parameter."""
         for name in names:
             places = {place for report in self._reports if name in report.start for place in report.start[name].places}
             held, size = sum(prod(sizes) for _, sizes in places), prod(self._index.parameters[name].shape)
@@ -185,7 +187,7 @@ class _Comparer:
         self._judge("loss", losses, self._bounds.gradient)
 
     def _place_of_items(self, rank: int) -> tuple[int, ...]:
-        """Return the place of a rank along the axes whose ranks sum different items of a loss."""
+        """Return the coordinates of a rank along the axes whose ranks sum different items of a loss."""
         place = self._plan.layout.ranks[rank].coordinates
         return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
@@ -199,7 +201,7 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return (collective, what the values show) of a difference that is largest on `rank`."""
+        """Return (communication, what the values show) for the difference of a value that is largest on `rank`."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""
         if kind == "divisor":
@@ -254,7 +256,7 @@ class _Comparer:
 
 
 def _collective_of_node(plan: Plan, path: str) -> str:
-    """Return the communication that the output of a node depends on."""
+    """Return the communication on which the output of a node depends, as text; "" if none."""
     layout, found = plan.layout, []
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:
@@ -285,7 +287,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """Yield (first finding of a kind, number of findings of the kind)."""
+    """Yield (first finding, number of findings) for each kind."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

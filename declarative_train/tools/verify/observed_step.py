@@ -1,5 +1,5 @@
-"""Work of a rank in a verification: one step of the engine, recorded in files by one process, compared with these files
-by the ranks of the requested mode."""
+"""Work of a rank in a verification. One process runs one step of the engine and records it in files; then the ranks of
+the requested mode run the step and compare it with these files."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ class RankReport:
 
     samples                     position in the global batch -> sample
     counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
-    norm                        of all gradients, as this rank computed it
+    norm                        norm of all gradients, as this rank computed it
     nodes                       path -> (largest difference relative to the largest output of a sample, position)
-    start, gradients, updates   by parameter; a gradient is None if the rank has none
-    """
+    start, gradients, updates   parameter -> deviation; a gradient is None if the rank has none"""
 
     rank: int
     dp_rank: int
@@ -64,7 +63,7 @@ class RankReport:
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run the step in one process and write its files."""
+    """Run the step in one process and write it to files in `folder`. Return the exit code."""
     with torch_settings(job.plan, device := _device(job, context)):
         _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
     return 0
@@ -73,7 +72,8 @@ def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, 
 def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
-    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report."""
+    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to
+    `reports`. Return the exit code."""
     with torch_settings(job.plan, device := _device(job, context)):
 
         def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:
@@ -110,7 +110,8 @@ def _run(
 
 
 def _stop_draws(engine: Engine) -> None:
-    """Switch layers that draw random numbers, such as dropout, to evaluation: another layout draws other numbers."""
+    """Switch layers that draw random numbers, such as dropout, to evaluation, because the numbers depend on the
+    layout."""
     for path in engine.plan.draws:
         for module in engine.modules:
             if has_module(module, path):
@@ -118,7 +119,7 @@ def _stop_draws(engine: Engine) -> None:
 
 
 class NoDraws(TorchFunctionMode):
-    """Mode in which the random functions of expressions return the mean of what they draw."""
+    """Mode in which the random functions of expressions return the mean of their distribution."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         means = {torch.rand_like: 0.5, torch.randn_like: 0.0}
@@ -128,7 +129,7 @@ class NoDraws(TorchFunctionMode):
 
 
 class _Observer:
-    """Observer of one step. Hooks on the layers see their outputs in the forward, not in a recomputation."""
+    """Observer of one step. Hooks on layers record their outputs in the forward, not in a recomputation."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         self.files, self.engine, self.plan = StepFiles(folder), engine, engine.plan
@@ -162,7 +163,7 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the positions of the real rows of a call."""
+        """Return the positions in the global batch of the real rows in a call of the model."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
@@ -186,14 +187,14 @@ class _Observer:
         return {name: parameter.grad for name, parameter in self.engine.optimizer.parameters.items()}
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return the divisors of the loss terms, and this rank's sums of them."""
+        """Return (divisors of the loss terms, this rank's sums of the loss terms)."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums
 
 
 class Recorder(_Observer):
-    """Observer in one process, which writes the step's files."""
+    """Observer in the single process; it writes the files of the step."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         super().__init__(folder, engine, batches)
@@ -231,8 +232,8 @@ class Recorder(_Observer):
 
 
 class Comparer(_Observer):
-    """Observer of a rank, which compares its part of the step with the files. After the comparison, a rank's gradient
-    is replaced by that of one process, so that the update is computed from equal gradients in both."""
+    """Observer of a rank; it compares the rank's part of the step with the files. After the comparison, each gradient
+    is replaced by that of the single process, so that both compute the update from equal gradients."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
         super().__init__(folder, engine, batches)
@@ -287,7 +288,7 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield the positions in the global batch of the real rows of each chunk."""
+    """Yield for each chunk the positions of its real rows in the global batch."""
     batch = slots_of(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):
@@ -296,8 +297,8 @@ def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator
 
 
 def summarise_samples(output: torch.Tensor) -> torch.Tensor:
-    """Return (R, 4) float64 for the output of R samples: the sum of absolute values, and three sums with patterns of
-    signs. Two outputs with equal sums are equal, up to chance."""
+    """Return (R, 4) float64 for the output of R samples: the sum of absolute values, and three sums with fixed patterns
+    of signs. Outputs with equal sums are almost certainly equal."""
     flat = output.detach().reshape(len(output), -1)
     signs = _signs(flat.shape[1])
     found = [torch.cat([row.abs().sum()[None], signs @ row]) for row in (each.cpu().double() for each in flat)]
@@ -308,7 +309,7 @@ _made: dict[int, torch.Tensor] = {}
 
 
 def _signs(size: int) -> torch.Tensor:
-    """Return (3, size) of -1 and 1, always the same."""
+    """Return a (3, size) tensor of -1 and 1, always the same."""
     if size not in _made:
         generator = torch.Generator().manual_seed(size)
         _made[size] = torch.randint(0, 2, (NUM_SUMS - 1, size), generator=generator).double() * 2 - 1

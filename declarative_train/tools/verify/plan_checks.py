@@ -1,9 +1,9 @@
-"""Checks of a plan without a run: that the parts that ranks hold, the rows that they read, and the reductions and
-scales of each gradient give the gradient of the whole batch.
+"""Checks of a plan without a run: do the ranks' parts, their rows, and the reductions and scales of each gradient give
+the gradient of the whole batch?
 
-Ranks that differ only in their place along `replicate` do the same on other rows: they are one kind of rank. The checks
-are made for each kind and each axis, not for each pair of ranks. What the parts of a layer need is asked from its
-component again, and compared with what the plan has."""
+Ranks that differ only in their coordinate along `replicate` do the same with other rows: they are one kind of rank. The
+checks are made for each kind of rank and each axis, not for each pair of ranks. How a layer's parts must be combined is
+computed again from its component and compared with the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from declarative_train.tools.verify.reductions import reductions_of
 
 @dataclass(frozen=True, slots=True)
 class GradientRow:
-    """Parameters whose gradients are made in the same way: `how`, their number and elements, and one of them."""
+    """Parameters whose gradients are reduced in the same way: `how` this is done, the number of parameters and of
+    elements, and one parameter as an example."""
 
     how: str
     num_parameters: int
@@ -37,7 +38,7 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks. `num_classes`: kinds of ranks."""
+    """Result of the checks. `num_classes`: number of kinds of ranks."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]
@@ -45,7 +46,7 @@ class Checked:
 
 
 def check_plan(plan: Plan) -> Checked:
-    """Return what the plan does with each gradient, and what does not add up."""
+    """Return how the plan reduces each gradient, and the mistakes that the checks found."""
     problems = [*_check_ranks(plan), *_check_rows(plan), *_check_parameters(plan), *_check_stages(plan)]
     layout, cuts = plan.layout, plan.layout.cuts
     if cuts is not None:
@@ -59,7 +60,8 @@ def check_plan(plan: Plan) -> Checked:
 
 
 def _check_ranks(plan: Plan) -> Iterator[str]:
-    """Check that the mesh has a place for each rank, and that each stage is in one place of `pipeline`."""
+    """Yield a sentence for each mistake: the mesh must have a place for each rank, and each stage must be in one place
+    of `pipeline`."""
     layout = plan.layout
     size = prod(axis.size for axis in layout.mesh)
     if layout.mesh and layout.num_nodes * layout.gpus_per_node != size:
@@ -69,7 +71,8 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 
 def _check_rows(plan: Plan) -> Iterator[str]:
-    """Check that every row of a global batch counts once, and that the scale cancels the mean over ranks."""
+    """Yield a sentence for each mistake: every row of a global batch must count once, and the scale must cancel the
+    mean over ranks."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:
@@ -96,8 +99,8 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
 
 
 def _check_stages(plan: Plan) -> Iterator[str]:
-    """Check that each node is in one stage, that each stage computes every microbatch once, and that parameters of
-    several stages are summed over them."""
+    """Yield a sentence for each mistake: each node must be in one stage, each stage must compute every microbatch once,
+    and gradients of parameters on several stages must be summed over these."""
     layout, pipeline = plan.layout, plan.layout.pipeline
     if pipeline is None:
         if layout.has("pipeline"):
@@ -145,8 +148,8 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return the stages that use each parameter: that of its node, those that call the node again, and those of the
-    parameters that are tied to it."""
+    """Return {parameter: stages that use it}: the stage of its node, stages that call this node again, and the stages
+    of parameters that are tied to it."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
@@ -166,8 +169,8 @@ def _node_of(parameter: str, nodes: Mapping[str, object]) -> str:
 
 
 def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
-    """Check the division over `tensor` and `expert`: that the parts of each parameter are its elements, and that a
-    gradient is summed over `tensor` exactly if each rank computes a part of it."""
+    """Yield a sentence for each mistake in the division over `tensor` and `expert`: the parts of a parameter must cover
+    it exactly, and a gradient must be summed over `tensor` exactly if each rank computes a part of it."""
     size, of_experts = plan.layout.size("tensor"), cuts.of_experts
     parameters = {item.name: item for item in plan.parameters}
     for name, cut in cuts.parameters.items():
@@ -218,7 +221,7 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
 
 
 def _rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return the parameters by how their gradients are made."""
+    """Return the trained parameters, grouped by how their gradients are reduced."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

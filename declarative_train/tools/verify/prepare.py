@@ -1,4 +1,4 @@
-"""Plans of a verification: the requested mode on this machine, and the same step in one process."""
+"""Plans for a verification: the requested mode on this machine, and the same step in one process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FLOATS = {"float16", "bfloat16", "float32"}
 
 
 def plan_here(plan: Plan, device: Device | None = None, *, in_float64: bool = False) -> Plan:
-    """Return the plan with all of its ranks on this machine and without evaluations and checkpoints. `device` None:
-    GPUs if there are enough, else the CPU. `in_float64`: with parameters and messages in float64."""
+    """Return the plan with all ranks on this machine, without evaluations and checkpoints. `device` None: GPUs if there
+    are enough, otherwise the CPU. `in_float64`: parameters and messages are float64."""
     layout = plan.layout
     if layout.num_nodes > 1:
         size = len(layout.ranks)
@@ -45,9 +45,9 @@ def _in_float64(plan: Plan) -> Plan:
 
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
-    """Return the plan of the same step in one process: without an axis, without compilation and recomputation, with the
-    whole batch in one forward. `in_microbatches`: one after the other, of the size that a rank has; also if a node is
-    defined over a microbatch."""
+    """Return the plan of the same step in one process: without mesh axes, compilation and recomputation, with the whole
+    batch in one forward. `in_microbatches`, or if a node is defined over a microbatch: one forward after the other,
+    each with a rank's microbatch size."""
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
     if in_microbatches or depends_on_microbatches(plan):
@@ -74,7 +74,7 @@ def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
 
 
 def depends_on_microbatches(plan: Plan) -> bool:
-    """Return whether a node or a loss computes over the samples of a microbatch, so that its gradients depend on the
+    """Return whether a node or a loss computes over all samples of a microbatch, so that its gradients depend on the
     layout."""
     layers = (read_layer(node.component, plan.plugins) for _, node in layer_nodes(plan.graph) if node.component)
     over = [getattr(layer, "over", None) for layer in layers]
@@ -83,7 +83,7 @@ def depends_on_microbatches(plan: Plan) -> bool:
 
 
 def layer_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield (path, node) of every layer in the order in which they run, without those that are called several times."""
+    """Yield (path, node) of every layer in the order in which they run, except layers that are called several times."""
     called_again = {node.target for node in graph.nodes if node.kind == "reuse"}
     for node in graph.nodes:
         if node.name in called_again:

@@ -11,7 +11,7 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient: over the ranks of an `axis` of the mesh, None for the replicas of one process."""
+    """Reduction of a gradient over the ranks of an `axis` of the mesh; None: over the replicas of one process."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None
@@ -23,7 +23,7 @@ class Reduction:
 
 
 def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
-    """Return the reductions of every trained parameter, by name."""
+    """Return {trained parameter: the reductions of its gradient, in order}."""
     layout = plan.layout
     of_stages = {} if layout.pipeline is None else {item.name: item.stages for item in layout.pipeline.shared}
     summed = () if layout.cuts is None else layout.cuts.summed

@@ -1,5 +1,5 @@
-"""Files of the step in one process: parameters, gradients and updated parameters, each a file that is mapped into
-memory, so that a rank reads only its own parts."""
+"""Files of the step in one process: parameters, gradients and updated parameters. Each is mapped into memory, so that a
+rank reads only its own parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class ParameterRecord:
-    """Parameter in one process. `gradient`, `moved`, `largest`: the largest absolute values of its gradient (None: it
-    has none), of its update, and of the parameter after it."""
+    """Parameter in the step in one process. `gradient`, `moved`, `largest`: the largest absolute value of its gradient
+    (None if it has none), of its update, and of its value after the update."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -37,12 +37,11 @@ class ParameterRecord:
 class StepIndex:
     """Numbers of the step in one process.
 
-    samples     by position in the global batch
+    samples     numbers of the samples, by position in the global batch
     counts      divisors of the loss terms
     sums        sums of the loss terms over the global batch
-    norm        of all gradients together
-    nodes       shape of a sample's output, by the path of the layer
-    """
+    norm        norm of all gradients together
+    nodes       shape of a sample's output, by the path of the layer"""
 
     samples: list[int] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
@@ -67,7 +66,7 @@ class StepFiles:
         return found
 
     def write(self, kind: str, number: int, tensor: torch.Tensor) -> None:
-        """Write a whole tensor. `kind`: start, gradient, updated or node; `number`: of the parameter or node."""
+        """Write a whole tensor. `kind`: start, gradient, updated or node; `number`: index of the parameter or node."""
         tensor = tensor.detach()
         self._open(kind, number, tensor.shape, tensor.dtype).copy_(tensor)
 
@@ -82,7 +81,7 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (values, first element in the whole tensor) of each block that this rank holds."""
+    """Yield (values, index of the first element in the whole tensor) for each block of a tensor on this rank."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
@@ -93,7 +92,7 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield a block in pieces of a few rows."""
+    """Split a block into pieces of a few rows. Yield (values, index of the first element in the whole tensor)."""
     if not values.dim():
         yield values, first
         return
@@ -103,6 +102,6 @@ def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch
 
 
 def part_at(whole: torch.Tensor, first: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-    """Return a view of a block of a whole tensor."""
+    """Return a view of the block of a whole tensor that begins at index `first`."""
     found: torch.Tensor = whole[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
     return found

@@ -30,8 +30,8 @@ from declarative_train.tools.verify.step_files import StepFiles
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of a verification. `plan`: of the requested mode, as it was run; `notes`: what was not compared, and why;
-    `title`: what was compared."""
+    """Result of a verification. `plan`: the plan of the requested mode, as it was run; `notes`: what was not compared,
+    and why; `title`: what was compared."""
 
     plan: Plan
     step: int
@@ -52,10 +52,10 @@ def verify(
     device: Device | None = None,
     in_microbatches: bool = False,
 ) -> Verified:
-    """Run one optimizer step of a plan in its mode and in one process, from the initial values and on the rows of step
-    `step`, and compare them. `in_float64`: compute in float64 instead of the plan's precision. `device`: None for GPUs
-    if there are enough, else the CPU. `in_microbatches`: the one process computes one microbatch at a time, with less
-    memory. Raises DtrainError if a process fails."""
+    """Run one optimizer step of a plan in its mode and in one process, and compare them. Both begin with the initial
+    values and use the rows of step `step`. `in_float64`: compute in float64 instead of the plan's precision. `device`
+    None: GPUs if there are enough, otherwise the CPU. `in_microbatches`: the single process computes one microbatch at
+    a time, with less memory. Raises DtrainError if a process fails."""
     if not 1 <= step <= plan.training.num_steps:
         raise DtrainError(
             f"the run has the steps 1 to {plan.training.num_steps}; there is no step {step}", exit_code=WRONG_USE
@@ -88,12 +88,12 @@ def verify(
 
 
 def no_sinks(run_dir: Path) -> Sequence[Sink]:
-    """Return no sinks, since nothing is trained."""
+    """Return no sinks, because nothing is trained."""
     return ()
 
 
 def _run_apart(plan: Plan, folder: Path, step: int) -> None:
-    """Run the step in one process, in a child, so that this process can still fork ranks. Raises DtrainError."""
+    """Run the step in a child process, so that this process can still fork ranks. Raises DtrainError if it fails."""
     uses_gpu = plan.layout.device == "cuda" or (plan.layout.device == "auto" and num_gpus() > 0)
     method = start_method("cuda" if uses_gpu else "cpu")
     threads = safe_threads(num_cores()) if method == "fork" else num_cores()

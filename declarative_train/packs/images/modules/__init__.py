@@ -1,1 +1,2 @@
-"""Loss terms as `nn.Module`s. They import torch at the top: only a `build()` body imports them."""
+"""Loss terms of images as `nn.Module`s. Only the body of a `build()` imports these modules, because they import
+torch."""

@@ -15,8 +15,9 @@ _EPS = 1e-7  # added to every divisor, as in torchvision
 
 
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return left, top, right, bottom, (...) each, for any two opposite corners and for widths below 0: left is at most
-    right and top at most bottom, so that every area is 0 or more and an inverted box gains nothing."""
+    """Return left, top, right and bottom of boxes, each (...), with left <= right and top <= bottom, also if the box is
+    given by other opposite corners or a width below 0. So every area is 0 or more, and an inverted box has no
+    advantage."""
     a, b, c, d = boxes.unbind(-1)
     if format == "xywh":
         c, d = a + c, b + d
@@ -26,8 +27,8 @@ def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the areas of the intersection, of the union, and of the smallest box around both, (...), of boxes
-    (..., 4)."""
+    """Return the areas (...) of the intersection of two boxes (..., 4), of their union, and of the smallest box around
+    both."""
     left, top, right, bottom = corners(one, format)
     left2, top2, right2, bottom2 = corners(other, format)
     wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)
@@ -46,11 +47,10 @@ def iou(one: Tensor, other: Tensor, format: str) -> Tensor:
 
 
 class Generalized(nn.Module, LossModule):
-    """input, target: (B, *shape, 4); mask: (B, *shape). Generalized IoU loss. The count is the number of boxes, or the
-    sum of their mask.
+    """Loss module of generalized IoU. input, target: (B, *shape, 4); mask: (B, *shape). `count` returns the number of
+    boxes, or the sum of the mask.
 
-    Masked boxes are ignored, even if they are nan.
-    """
+    Masked boxes are ignored, even if they are nan."""
 
     def __init__(self, format: str, shape: tuple[int, ...], masked: bool) -> None:
         super().__init__()
@@ -75,7 +75,8 @@ class Generalized(nn.Module, LossModule):
 
 
 class BoxOverlap:
-    """Intersection over union of the boxes (B, *S, 4), pairwise in order."""
+    """Function that returns the intersection over union of box i of the input and box i of the target, both (B, *S,
+    4)."""
 
     def __init__(self, format: str) -> None:
         self._format = format

@@ -82,7 +82,8 @@ class CutMix(PairTransform):
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (R,) each: top, left, bottom, right of a box around a random pixel, cut off at the edges."""
+        """Return (top, left, bottom, right), each (R,), of a box around a random pixel for each of R rows, cut off at
+        the edges of the image. `shares`: the share of the image outside the box."""
         import numpy as np
 
         down, across = (
@@ -100,7 +101,7 @@ class CutMix(PairTransform):
 
 
 def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
-    """Return shares * own + (1 - shares) * other, (R, ...)."""
+    """Return shares * own + (1 - shares) * other for each row, (R, ...)."""
     import torch
 
     exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
@@ -111,7 +112,7 @@ def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torc
 def pasted(
     own: torch.Tensor, other: torch.Tensor, boxes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 ) -> torch.Tensor:
-    """Paste the boxes of `other` into `own`, (R, ..., H, W)."""
+    """Return `own` with the pixels inside `boxes` replaced by those of `other`; both are (R, ..., H, W)."""
     import torch
 
     height, width = own.shape[-2:]
@@ -123,7 +124,7 @@ def pasted(
 
 
 def _of_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """Return the values as (R, 1, ..., 1) on the device of `like`."""
+    """Return one value per row as a tensor (R, 1, ..., 1) with the dimensions and device of `like`."""
     import torch
 
     made = torch.from_numpy(values)

@@ -1,8 +1,7 @@
-"""Transforms that apply a randomly drawn change out of a list.
+"""Transforms that apply a change drawn at random from a list of changes.
 
-The lists and their strengths are those of the papers; pixels that a shear or a rotation brings in from outside are
-black.
-"""
+The lists and the strengths are those of the papers. Pixels that a shear or a rotation brings in from outside are
+black."""
 
 from __future__ import annotations
 
@@ -57,7 +56,8 @@ def _enhanced(what: str) -> Change:
 
 
 def _of_colours(name: str) -> Change:
-    """Return a change by a function of Pillow's `ImageOps`, which does not support alpha: alpha is kept."""
+    """Return a change that calls the function `name` of Pillow's `ImageOps`. Those functions do not support alpha,
+    which is kept."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -102,8 +102,8 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Return a randomly drawn change and its amount as a function of an image's height and width. `greatest`: the
-    amounts at level 0 and at the last level."""
+    """Return a randomly drawn change, and a function (height, width of an image) -> its amount. `greatest`: for each
+    change, the amounts at level 0 and at the last level."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
@@ -123,8 +123,8 @@ def _changed(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Return the images after a randomly drawn change. `made`: the changes that are applied; others are drawn but leave
-    the images as they are (masks ignore colours)."""
+    """Return the images after a randomly drawn change. `made`: the changes that are applied; any other is drawn but
+    leaves the images unchanged (masks ignore changes of colour)."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

@@ -21,12 +21,12 @@ Method = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
 def sides(size: Sides) -> tuple[int, int]:
-    """Return height and width; one number is a square."""
+    """Return (height, width) of a size; a single number is a square."""
     return size if isinstance(size, tuple) else (size, size)
 
 
 def resized(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
-    """Resize to height and width; `box` is the part (left, top, right, bottom) that is used."""
+    """Resize to height and width. `box`: the part (left, top, right, bottom) of the picture to use; None: all of it."""
     from PIL import Image
 
     if picture.size == (width, height) and box in (None, (0, 0, width, height)):
@@ -35,7 +35,7 @@ def resized(picture: Any, height: int, width: int, method: Method, box: tuple[in
 
 
 def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
-    """Crop; the area outside of the image is black."""
+    """Crop a picture; parts of the crop outside the picture are black."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))
@@ -50,7 +50,7 @@ def cropping(top: int, left: int, height: int, width: int) -> Motion:
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
-    """Return height and width of images that share random draws. Raises ValueError if they differ."""
+    """Return the common (height, width) of images that share random draws. Raises ValueError if they differ."""
     first = values[0].size
     other = next((value.size for value in values if value.size != first), None)
     if other is not None:
@@ -113,7 +113,7 @@ class CenterCrop(Transform):
         return [cropping(*self._middle(*size))]
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the crop."""
+        """Return (top, left, height, width) of the crop."""
         tall, wide = sides(self.size)
         return round((height - tall) / 2), round((width - wide) / 2), tall, wide
 
@@ -189,7 +189,8 @@ class RandomResizedCrop(Transform):
         return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
-        """Draw a crop up to ten times; then return the largest one in the center whose shape is allowed."""
+        """Return (top, left, height, width) of a random crop. After ten draws that do not fit, return the largest crop
+        in the center whose aspect ratio is allowed."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = height * width * drawn.uniform(*self.scale)

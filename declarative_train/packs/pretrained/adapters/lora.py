@@ -33,8 +33,8 @@ FROM = "from"
 
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
-    For a joined map that `from` splits: the A of the parts stacked (parts * rank, in), and the rows of B of the
-    parts."""
+    If a folder (`from`) has separate adapters for several maps that are joined here (`split`): the A of all parts
+    stacked (parts * rank, in), and the rows of B of all parts."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -108,15 +108,16 @@ class LowRank(Adapter):
         return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
 
     def num_rows(self, rows: int) -> int:
-        """Return the number of rows of the weight that the adapter changes."""
+        """Return how many of the weight's `rows` the adapter changes."""
         return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:
         return linear_weight() if parameter == A else start("zeros")
 
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return the cut of the matrix that meets the divided features; the other one is whole, and each rank has a
-        part of its gradient."""
+        """Return how the adapter is divided with its linear map over the ranks of `tensor`: the matrix next to the
+        divided features is divided, the other one is whole and its gradient is summed over the ranks. Return a reason
+        if this is impossible."""
         if weight.dim == 1:
             return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
         ends = [*accumulate(weight.pieces, initial=0)]
@@ -136,7 +137,7 @@ class LowRank(Adapter):
         return self.add_product(weight, own[A], own[B])
 
     def add_product(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Return the weight plus the scaled product of the adapter's two matrices."""
+        """Return the weight plus the scaled product of the matrices `a` and `b`."""
         if self.split is None:
             return weight + b @ a * self.scaling
         changed, first_b = weight.clone(), 0

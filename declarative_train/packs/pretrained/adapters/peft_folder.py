@@ -1,9 +1,8 @@
 """Folder of adapters that the library PEFT wrote (`adapter_config.json`, `adapter_model.safetensors`).
 
-Its names are those of the model that PEFT adapted. A linear map here may be several of theirs, joined by rows (`qkv`:
-`q_proj`, `k_proj`, `v_proj`): each of them keeps its own A and its own rows of B, so that outputs and gradients stay
-the same. https://huggingface.co/docs/peft/developer_guides/checkpoint
-"""
+Its names are those of the model that PEFT adapted. One linear map in dtrain may correspond to several in that model,
+joined by rows (`qkv`: `q_proj`, `k_proj`, `v_proj`). Each of these keeps its own A and its own rows of B, so that
+outputs and gradients stay the same. https://huggingface.co/docs/peft/developer_guides/checkpoint"""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _NOT_BUILT = {  # key of the config: whether its value is unsupported
 
 
 class Slice(NamedTuple):
-    """Module of the model that PEFT adapted, as part of a linear map of ours: rows `first` up to `last`."""
+    """Module of the model that PEFT adapted, as the rows `first` up to `last` of a linear map in dtrain."""
 
     module: str
     first: int
@@ -42,7 +41,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """Opened folder of PEFT. `shapes`: those of the file's tensors, by name without PREFIX."""
+    """Opened folder of PEFT. `shapes`: shapes of the file's tensors, by name without PREFIX."""
 
     path: str
     config: Mapping[str, Any]
@@ -53,12 +52,12 @@ class PeftFolder:
         return os.path.join(self.path, FILE)
 
     def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Return the slices that have an adapter."""
+        """Return those of the slices for which the folder has an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of the linear map made of these modules, by `make`; None if none of them has one. Raises
-        PublishedError, also if the folder does not hold this `kind`."""
+        """Return the adapter of the linear map that consists of these slices, created by `make`; None if the folder has
+        no adapter for any of them. Raises PublishedError, also if the folder's adapters are not of this `kind`."""
         present = self.names_of(slices)
         if not present:
             return None
@@ -82,7 +81,7 @@ class PeftFolder:
         )
 
     def _alpha(self, module: str) -> float:
-        """Return the alpha of a module by PEFT's rule: a pattern is a regular expression for the end of a name."""
+        """Return the alpha of a module by PEFT's rule: each pattern is a regular expression for the end of a name."""
         patterns = self.config.get("alpha_pattern") or {}
         found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
         return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))

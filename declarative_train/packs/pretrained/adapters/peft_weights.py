@@ -1,4 +1,4 @@
-"""Adapters (LoRA) loaded from a folder that the library PEFT wrote: which of its tensors fill which parameters."""
+"""Loading of adapters (LoRA) from a folder that PEFT wrote: which tensors of the folder fill which parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 def plan_folder(path: str, recipe: Recipe, lowered: Lowered, span: Span) -> tuple[WeightsPlan, list[Diagnostic]]:
-    """Return the weights plan of a folder that a selector names, and an error if tensors do not fit."""
+    """Return (a WeightsPlan for a folder that a selector names, an error if tensors do not fit)."""
     folder, names = peft_folder(path), PublishedNames(recipe.model.scope)
     entries = dict(_adapter_entries(recipe, lowered, folder, names))
     used = {part.name for parts in entries.values() for part in parts}
@@ -65,8 +65,8 @@ def _adapter_entries(
 def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """Return the entries, parameter -> tensors of the folder, for parameters outside the adapters that were trained
-    whole (`modules_to_save`, biases)."""
+    """Return {parameter: tensors of the folder} for parameters outside the adapters that PEFT trained as a whole
+    (`modules_to_save`, biases)."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():

@@ -1,4 +1,4 @@
-"""Converters between the configs of published models and the params of our blocks, for values that need code."""
+"""Converters between the configs of published models and the params of dtrain's blocks, for values that need code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Converter(NamedTuple):
-    """Converter for some `params`. `read(config)` returns their values, and raises PublishedError; `write(config,
-    params)` returns a config that has them."""
+    """Converter for the block's params in `params`. `read(config)` returns their values, or raises PublishedError;
+    `write(config, params)` returns a config with these values."""
 
     params: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, object]]

@@ -1,4 +1,4 @@
-"""Converter for CLIP: a config of three parts, `text_config`, `vision_config`, and what both share."""
+"""Converter for CLIP, whose config has three parts: `text_config`, `vision_config`, and values that both share."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _GREATEST = 2  # the end token of old configs: the state at the greatest token i
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return one part of a config with defaults. `text_config_dict`, from which transformers made the part, wins: it is
-    complete."""
+    """Return one part of a config, with defaults. If there is a `text_config_dict`, from which transformers made
+    `text_config`, its values are used, because it is complete (likewise for `vision_config`)."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

@@ -1,4 +1,5 @@
-"""Converters for mixtures of experts: the number of experts, windows, and what is not built."""
+"""Converters for mixtures of experts: the number of experts, attention windows, and an error for variants that dtrain's
+block cannot compute."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _require(config: Mapping[str, Any], usual: Mapping[str, tuple[object, ...]]) -> None:
-    """Raise PublishedError if a key of the config has none of the values that are built."""
+    """Raise PublishedError if the value of a key of the config is not one of the supported values in `usual`."""
     odd = next((key for key, values in usual.items() if key in config and config[key] not in values), None)
     if odd is not None:
         raise PublishedError(f"its `{odd}` is {config[odd]}, which is not built")

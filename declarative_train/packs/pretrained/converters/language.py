@@ -82,8 +82,8 @@ _SCALINGS = {
 
 
 def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the rotary positions, from `rope_parameters` in new configs, from `rope_theta` and `rope_scaling` in old
-    ones."""
+    """Return the rotary positions: from `rope_parameters` in new configs, or from `rope_theta` and `rope_scaling` in
+    old ones."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
@@ -103,8 +103,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return a config with these rotary positions, under the new key and the old ones. If the scaling changes, it also
-    has the length that it allows."""
+    """Return a config with these rotary positions, under the new key and the old ones. If the scaling differs from that
+    in `config`, the result also has the length of sequences that it allows."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
@@ -116,8 +116,8 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the keys for the length that new rotary positions allow: the factor times the length of the model without
-    scaling."""
+    """Return the keys for the length of sequences that new rotary positions allow: the scaling factor times the length
+    of the model without scaling."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])
@@ -134,7 +134,7 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return a window that all layers from a certain one on have."""
+    """Return the params of an attention window that all layers have from a certain one on."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

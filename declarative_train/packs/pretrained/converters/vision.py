@@ -11,14 +11,14 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the number of classes. A model without an output layer has none, whatever the config says."""
+    """Return the number of classes; none for a model without an output layer, whatever its config contains."""
     if not any(str(each).endswith("ForImageClassification") for each in config.get("architectures") or ("Any",)):
         return {"out_features": None}
     return {"out_features": len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)}
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return a config with the number of classes. The names of classes stay if their number is the same."""
+    """Return a config with the number of classes. Names of classes are kept if their number is the same."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -37,8 +37,8 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the sizes of the stages. Lists with names of stages are left out if the number of stages
-    changes."""
+    """Return a config with the sizes of the stages. Lists of names of stages are left out if the number of stages
+    differs."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
     kept = {key: value for key, value in config.items() if same or key not in _OF_STAGES}
@@ -61,7 +61,7 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
-    """Return the number of positions: patches and class token. Raises PublishedError."""
+    """Return the number of positions: patches and the class token. Raises PublishedError."""
     height, width = _pair(config[key])
     rows, columns = _pair(config["patch_size"])
     if rows != columns:
@@ -81,8 +81,8 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """Return a config with the size of the image: its own size if that has as many patches, else that of a square
-    image."""
+    """Return a config with the size of the image: that in `config` if it gives the right number of patches, otherwise
+    that of a square image."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config
@@ -112,8 +112,8 @@ _ARGUMENTS = {
 
 
 def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return params from timm's config (https://huggingface.co/docs/timm/hf_hub). Arguments that change the computation
-    are refused."""
+    """Return the params from timm's config (https://huggingface.co/docs/timm/hf_hub). Raises PublishedError for
+    arguments that change the computation."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
         raise PublishedError(f"its `model_args` have `{odd}`, which is not built here")

@@ -1,4 +1,4 @@
-"""Models of other libraries as nodes: their construction, start values and files."""
+"""Models of other libraries (transformers, timm) as nodes: their construction, initial values and files."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Files of a published model: tensor headers compared with a library's model, tensors read by rows."""
+"""Files of a published model: tensor headers are compared with a library's model; tensors are read by rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 
 class Files(NamedTuple):
-    """Tensors of a model that its files have. `names`: their names in the model. `missing`: parameters that start at
-    random. `unexpected`: names in the files that the model does not have. `read(name, first, count)` returns rows of a
-    tensor by its name in the model."""
+    """Tensors of a model that its files contain. `names`: their names in the model. `missing`: parameters of the model
+    that start at random. `unexpected`: names in the files that the model does not have. `read(name, first, count)`:
+    returns rows of a tensor by its name in the model."""
 
     names: frozenset[str]
     missing: tuple[str, ...]
@@ -36,7 +36,7 @@ class Files(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Header of a tensor: its file, shape, and dtype in safetensors' notation."""
+    """Header of a tensor: its file, its shape, and its dtype in safetensors' notation."""
 
     file: str
     shape: tuple[int, ...]
@@ -45,13 +45,14 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Tensors of files by name; the same object as long as the files are the same."""
+    """Tensors of files by name. It is the same object as long as the files do not change."""
 
     tensors: Mapping[str, Header]
 
 
 class TensorOrigin(NamedTuple):
-    """Tensors of files from which a tensor of a model is made: their names and dtypes; `shape`: that of the result."""
+    """Tensors of files from which one tensor of a model is made: their names and dtypes. `shape`: shape of the
+    result."""
 
     names: tuple[str, ...]
     dtypes: frozenset[str]
@@ -60,7 +61,7 @@ class TensorOrigin(NamedTuple):
 
 
 def tensors_in(place: str) -> Stored:
-    """Read the headers of a folder, or of one `.safetensors` file. Raises LibraryError."""
+    """Return the tensors of a folder, or of one `.safetensors` file; only headers are read. Raises LibraryError."""
     file = place
     if os.path.isdir(place):
         found = [os.path.join(place, name) for name in WEIGHTS if os.path.exists(os.path.join(place, name))]
@@ -105,7 +106,7 @@ def _headers(file: str, time: int, size: int) -> Stored:
 
 
 def tensor_origin(name: str, header: Header) -> TensorOrigin:
-    """Return the origin of a model's tensor that a file holds unchanged."""
+    """Return the origin of a tensor of the model that a file contains unchanged."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
         from safetensors import safe_open
@@ -126,9 +127,10 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Return the comparison of a model's tensors with those of its files. `unexpected`: names in the files that are not
-    used. `may_differ`: parameters that start at random if the files have another shape, such as an output layer for
-    other classes. Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
+    """Compare a model's tensors with those of its files. `unexpected`: names in the files that are not used.
+    `may_differ`: parameters that start at random if the files have another shape, such as an output layer for other
+    classes. Raises LibraryError for other differences of shapes and dtypes, and for tied parameters with different
+    values."""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -169,13 +171,13 @@ def match(
 
 
 def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
-    """Return whether two tensors of files have the same values."""
+    """Return whether the tensors of two origins have the same values in the files."""
     return bool((one.read(0, None) == other.read(0, None)).all())
 
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
-    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model lacks: then
-    names probably differ, and the files may have the missing values."""
+    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model does not have:
+    then names probably differ, and the files may contain the missing values."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

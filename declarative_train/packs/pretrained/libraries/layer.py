@@ -1,10 +1,10 @@
-"""Base class of layers that are a model of another library: its fields give a module under the library's own names,
-with its start values.
+"""Base class of layers that are a model of another library (transformers, timm). The layer's fields decide the module;
+parameters have the library's names.
 
-The module is made once per process with parameters on meta and real buffers (`modules/node.py`). This keeps buffers
-that the library computes, such as the frequencies of rotary positions. Parameters start as the library's code starts
-them, with a generator keyed by (seed, path), or as its files define, of which a rank reads its rows.
-"""
+The module is created once per process with parameters on meta and real buffers (`modules/node.py`). This keeps buffers
+that the library computes, such as the frequencies of rotary positions. Parameters get the initial values of the
+library's code, with a generator seeded by (seed, path), or the values in its files, of which a rank reads only its
+rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Inputs = Mapping[str, "TensorSpec"]
 
 
 class LibraryLayer(Layer):
-    """A model of another library. `library`: its package, and our extra of the same name."""
+    """Base class of a model of another library. `library`: the name of the library's package, and of dtrain's extra for
+    it."""
 
     library: ClassVar[str]
     is_library: ClassVar[bool] = True
@@ -51,8 +52,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return the layer with `kept` of its `copies` equal parts in a row, of which a trace needs only a few; None if
-        it cannot have fewer."""
+        """Return the layer with `kept` of its `copies` equal consecutive parts, because a trace needs only a few; None
+        if the model cannot have fewer."""
         return None
 
     @classmethod
@@ -61,14 +62,14 @@ class LibraryLayer(Layer):
 
     @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
-        """True if it has batch normalisations. Valid when `check` found nothing."""
+        """True if the model has batch normalisations. Valid if `check` found no error."""
         from declarative_train.packs.pretrained.libraries.modules.node import has_batch_norms
 
         return has_batch_norms(self)
 
     @property
     def is_random(self) -> bool:
-        """True if it has a dropout above 0."""
+        """True if the model has a dropout above 0."""
         from declarative_train.packs.pretrained.libraries.modules.node import has_dropout
 
         return has_dropout(self)
@@ -98,28 +99,29 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        """Return what is wrong with the keys or inputs of the node, or None. It may import the library, and may raise
+        """Return an error in the keys or inputs of the node, or None. It may import the library, and may raise
         LibraryError instead."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
-        """Make the library's own model on the CPU; with `draws` False the values of its parameters do not matter.
-        Raises LibraryError."""
+        """Create the library's own model on the CPU. `draws` False: the values of parameters do not matter. Raises
+        LibraryError."""
 
     @abstractmethod
     def call(
         self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
-        """Return the result of the model's own `forward` for the values of `ports`, in their order."""
+        """Return the result of the model's own `forward`. `values`: the inputs in the order of `ports`, None for one
+        without a value."""
 
     @abstractmethod
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
-        """Write `model`, which `make` returned, to a folder as the library writes it: config and safetensors.
-        `classes`: the names of its scores, () if unknown."""
+        """Write a model that `make` returned to a folder, with the library's own code: config and safetensors.
+        `classes`: the names of the scores, () if unknown."""
 
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
-        """Return the model that the library reads from a folder that `save` has written `model` to."""
+        """Return the model that the library reads from a folder to which `save` wrote `model`."""
 
     def files(self, module: nn.Module) -> Files | None:
         """Return the published tensors with which the model starts, by the names of its parameters; None if it starts
@@ -127,8 +129,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return the buffers that the model's files have, by name; {} if the files no longer exist, since a checkpoint
-        then restores them."""
+        """Return the buffers that are in the model's files, by name; {} if the files no longer exist (then a checkpoint
+        restores the buffers)."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -140,7 +142,7 @@ class LibraryLayer(Layer):
         return {} if files is None else {name: files.read(name, 0, None) for name in names if name in files.names}
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
-        """Return the names of classes that the library marks as not to be split."""
+        """Return the names of the classes that the library marks as not to be split over devices."""
         return frozenset()
 
     def find_units(self, module: nn.Module) -> tuple[str, ...]:
@@ -157,9 +159,9 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward, as torch's counter finds them without values, divided between
-        trained and frozen weights by their sizes. For a single weight, or if the forward cannot be traced, each weight
-        counts as multiplied once with every vector of the first input."""
+        """Return the matrix products of a forward. torch's counter finds their total from a trace without values; it is
+        divided between trained and frozen weights by their sizes. With a single weight, or if the forward cannot be
+        traced, each weight counts as multiplied once with every vector of the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -175,7 +177,7 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """Initial value that the library's code or its files define."""
+    """Initial value that the library's code or the model's files define."""
 
     of_layer: ClassVar[bool] = True
 
@@ -199,5 +201,5 @@ class AsTheLibraryDoes(Init):
 
 
 def _key(seed: int, path: str) -> int:
-    """Return a 63-bit key, as torch's generator takes it."""
+    """Return a hash of 63 bits, as torch's generators accept it."""
     return key_of(seed, path) >> 1

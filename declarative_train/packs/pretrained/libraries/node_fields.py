@@ -1,4 +1,5 @@
-"""Nodes that are a library's model: their `path` -> the folder of the model, and the content of its config.json."""
+"""Fields of nodes that are a library's model: the folder for their `path`, and the content of the folder's
+config.json."""
 
 from __future__ import annotations
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 def library_fields(
     library: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return the node's fields with its folder as an absolute path and the values of its config; the node's own
-    keys win.
-    """
+    """Return (the node's fields with the absolute path of its folder and the values of the config in it, diagnostics).
+    Keys that the node sets itself override the config."""
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
         where = resolve(weights.value.value, weights.value.span)
@@ -50,7 +50,8 @@ def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Map
 
 
 def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
-    """Add the values of timm's config.json: https://huggingface.co/docs/timm, `save_for_hf`."""
+    """Return the fields with the values of timm's config.json added: https://huggingface.co/docs/timm,
+    `save_for_hf`."""
     if fields.entry("name") is None and isinstance(config.get("architecture"), str):
         fields = _with(fields, "name", _node(config["architecture"], span))
     if fields.entry("classes") is None and isinstance(config.get("num_classes"), int):

@@ -108,7 +108,8 @@ class Transformers(LibraryLayer):
 
     @property
     def is_causal(self) -> bool:
-        """True if a token sees no later tokens, and so no padding. Valid when `check` found nothing."""
+        """True if the output at a position does not depend on later positions, and so not on padding. Valid if `check`
+        found no error."""
         from transformers.models.auto import modeling_auto as known
 
         kind = str(self.config.get("model_type"))
@@ -259,7 +260,7 @@ class Transformers(LibraryLayer):
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Turn off the library's progress bars."""
+    """Turn off the library's progress bars within the `with` block."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
@@ -273,7 +274,7 @@ def _without_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Return the infinity that a mapping in the library's config.json stands for; other mappings unchanged."""
+    """Return the infinity for which a mapping in the library's config.json stands; any other mapping unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 

@@ -1,4 +1,4 @@
-"""`dtrain data index RECIPE`: make beforehand the tokens that the first run would make."""
+"""`dtrain data index RECIPE`: make the tokens that the first run would make, before the run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from declarative_train.app.printing import print_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: it takes a recipe alone."""
+    """Add nothing: the command has only the recipe as argument."""
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None: it has no arguments that could be misused."""
+    """Return None: the command has no arguments that could be used wrongly."""
 
 
 def run(args: argparse.Namespace) -> int:

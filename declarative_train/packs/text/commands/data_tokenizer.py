@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> str | None:
-    """Return a line if its arguments are given with another word of `dtrain data`."""
+    """Return a message if arguments of this command are given to another subcommand of `dtrain data`; otherwise
+    None."""
     is_used = args.more or args.output or args.vocab or args.special
     return "FILE, -o, --vocab and --special are for `dtrain data tokenizer`" if is_used else None
 
@@ -90,7 +91,7 @@ def _train(args: argparse.Namespace) -> int:
 
 
 class _Texts:
-    """Texts to train on. `sources` is None if something is wrong, which was printed; `code` is then the exit code."""
+    """Texts to train on. `sources`: None if there was an error, which was printed; then `code` is the exit code."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2
@@ -120,7 +121,7 @@ class _Texts:
 
 
 def _join_messages(dialogue: str) -> str:
-    """Return the texts of a dialogue's messages."""
+    """Return the contents of a dialogue's messages as one text."""
     from declarative_train.packs.text.chat import ChatError, messages
 
     try:
@@ -139,8 +140,8 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 
 def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
-    """Return the training rows of each text column that a field turns into tokens, or the files of a stream of
-    tokens."""
+    """Return (table, column, training rows) for each text column that a field turns into tokens, or for the files of a
+    stream of tokens; None after printing errors."""
     from declarative_train.data.rows import RowRange
     from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset

@@ -46,7 +46,7 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Compute this rank's part of the map; the caller replaces the parameters."""
+        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)
@@ -93,21 +93,22 @@ class LoraLinear(nn.Linear):
         return made if bias is None else made + bias.to(made.dtype)
 
     def _lengths(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Return the lengths of the rows of the sum (out,)."""
+        """Return the lengths (out,) of the rows of the weight plus the adapter's change."""
         lengths: Tensor = torch.linalg.vector_norm(self.add_product(weight, a, b), dim=1)
         if self._ranks is None or self._kind != "rows":
             return lengths
         return self._ranks.total(lengths.square()).sqrt()
 
     def add_product(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Return the weight plus the adapter's change, in float32 at least."""
+        """Return the weight plus the adapter's change, in float32 or a more precise dtype."""
         wide = torch.promote_types(a.dtype, torch.float32)
         whole = weight.to(wide) if self.packed is None else self.packed.unpack(weight, wide)
         found: Tensor = self.adapter.add_product(whole, a.to(wide), b.to(wide))
         return found
 
     def start_from_weights(self, path: str, given: Container[str]) -> None:
-        """Set the magnitudes to the lengths of the rows of the current weight; sharded tensors are gathered for it."""
+        """Set the magnitudes of DoRA to the lengths of the rows of the current weight, for which sharded tensors are
+        gathered."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
         lengths = self._lengths(
@@ -118,8 +119,8 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y with each part of z (..., parts * rank) times its matrix added to the part's own rows; rows between
-        the parts stay unchanged."""
+        """Return y plus, in the rows of each part, the product of this part of z (..., parts * rank) and its matrix B.
+        Rows of y between the parts stay unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):
@@ -130,7 +131,7 @@ class LoraLinear(nn.Linear):
 
 
 def row_factors(lengths: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """Return the factor (out,) by which DoRA multiplies each row, which has this length; 1 for rows that `split` leaves
+    """Return the factor (out,) by which DoRA multiplies each row: magnitude / length; 1 for rows that `split` leaves
     out."""
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:

@@ -30,8 +30,8 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Return the comparison of a model with its files, as `match` does, without tensors that the library ignores: those
-    that models no longer have, and parameters that are never in files. Raises LibraryError."""
+    """Compare a model with its files, as `match` does, without tensors that the library ignores: tensors that models no
+    longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -44,8 +44,8 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
 
 
 def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
-    """Return the origin of each tensor of a model that the files have, and the names in the files that are not used.
-    This is the loop of the library's `convert_and_load_state_dict_in_model`. Raises LibraryError."""
+    """Return ({tensor of the model: its origin in the files}, names in the files that are not used). This follows the
+    loop of the library's `convert_and_load_state_dict_in_model`. Raises LibraryError."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
@@ -74,7 +74,8 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return the origins of the tensors that a converter makes from those of the files; `target` is their first."""
+    """Return the origins of the tensors that a converter makes from those in the files. `target`: name of the first of
+    these tensors."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)
@@ -107,7 +108,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of the result needs only the i-th tensor of each pattern, as with stacked experts."""
+    """Return whether row i of the result needs only the i-th tensor of each pattern, as for stacked experts."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -1,8 +1,8 @@
-"""Module of a node that is a library's model: the library's class with a forward by position, on any device.
+"""Module of a node that is a library's model: the library's class with a forward that accepts inputs by position, on
+any device.
 
-Each model is made once per process, with parameters on meta and real buffers, and copied from there: a large one takes
-seconds to make, and a plan builds it several times.
-"""
+Each model is created once per process, with parameters on meta and real buffers, and then copied: creating a large
+model takes seconds, and a plan builds it several times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Inputs = Mapping[str, Any]
 
 
 class LibraryInterface(Protocol):
-    """Interface of `LibraryLayer` that this module uses."""
+    """Interface of `LibraryLayer`: the methods that this module uses."""
 
     @property
     def over(self) -> str: ...
@@ -52,7 +52,7 @@ class LibraryInterface(Protocol):
 
 
 class LibraryNode(nn.Module):
-    """Mixin for the class of a library's model: its forward takes the values in the order of the layer's ports."""
+    """Mixin for the class of a library's model. Its forward accepts values in the order of the layer's ports."""
 
     is_library = True
     _dtrain_layer: LibraryInterface
@@ -63,8 +63,8 @@ class LibraryNode(nn.Module):
         return self._dtrain_layer.call(self, super().forward, values)
 
     def reset_buffers(self) -> None:
-        """Write the buffers after `to_empty`: the values that the library computed, or those in its files for saved
-        buffers."""
+        """Write the values of the buffers after `to_empty`: those that the library computed, or for saved buffers those
+        in its files."""
         find_model = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
@@ -76,7 +76,7 @@ class LibraryNode(nn.Module):
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the model as a module on the current device; parameters that are not on meta have no values yet."""
+    """Return the model as a module on the current device. Parameters that are not on meta have no values yet."""
     device = torch.empty(0).device
     with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
@@ -100,12 +100,13 @@ _BARE: dict[str, nn.Module] = {}
 
 
 def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
-    """Return the key by which equal models are cached."""
+    """Return the cache key of a model; it is equal for equal models."""
     return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
 
 
 def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the cached model with parameters on meta and real buffers; it must not be changed. Raises LibraryError."""
+    """Return the cached model with parameters on meta and real buffers. The caller must not change it. Raises
+    LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
@@ -132,7 +133,7 @@ def _make_bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
 
 
 def draw_model(layer: LibraryInterface, inputs: Inputs, seed: int) -> nn.Module:
-    """Return the model with the initial values that its code draws, on the CPU."""
+    """Return the model on the CPU with the initial values that the library's code draws."""
     with alone(), seed_generators(seed):
         return layer.make(inputs, draws=True)
 
@@ -144,7 +145,8 @@ _DRAWN: dict[str, dict[str, Tensor]] = {}
 def rows_of(
     layer: LibraryInterface, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None
 ) -> Tensor:
-    """Return `count` rows (None: all) of a parameter's initial value, from row `first` on. Raises LibraryError."""
+    """Return `count` rows (None: all) of a parameter's initial value, beginning with row `first`. Raises
+    LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
         return files.read(parameter, first, count)
@@ -159,7 +161,8 @@ def rows_of(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Run within the context on the CPU in float32, without the caller's modes, device and default dtype."""
+    """Run the `with` block on the CPU in float32, without the caller's torch modes, default device and default
+    dtype."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -170,7 +173,7 @@ def alone() -> Iterator[None]:
 
 
 class _ToMeta:
-    """Hook that torch calls for every parameter that a module registers; it replaces the parameter by one on meta."""
+    """Hook that torch calls for every parameter that a module registers. It replaces the parameter by one on meta."""
 
     def __init__(self) -> None:
         self._known = WeakIdKeyDictionary()
@@ -196,7 +199,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 class _Draws(TorchFunctionMode):
-    """Mode that skips drawing into a parameter on meta, which has no values."""
+    """Mode in which drawing into a parameter on meta does nothing, because it has no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -214,8 +217,8 @@ _FLOPS: dict[str, int | None] = {}
 
 
 def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
-    """Return the floating-point operations of a forward of one sample, by torch's counter; None if it cannot be
-    traced."""
+    """Return the floating-point operations of a forward for one sample, from torch's counter; None if the forward
+    cannot be traced."""
     from torch.utils.flop_counter import FlopCounterMode
 
     key = key_of(layer, inputs)
@@ -242,7 +245,8 @@ def _sample(spec: Any) -> Tensor:
 
 
 def _adopt(module: nn.Module, over: str) -> None:
-    """Replace the model's batch normalisations by ours, also those of timm with an activation."""
+    """Replace the model's batch normalisations by dtrain's (`BatchNormModule`), also timm's variants with an
+    activation. `over`: the group of samples."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -263,7 +267,7 @@ def _with_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return the cached model, made for whichever inputs were used last."""
+    """Return the cached model, for the inputs with which it was last used."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
@@ -273,8 +277,8 @@ def has_batch_norms(layer: LibraryInterface) -> bool:
 
 
 def has_dropout(layer: LibraryInterface) -> bool:
-    """Return whether a dropout is above 0: in modules of that name, or in the config for dropouts that are function
-    calls."""
+    """Return whether the model has a dropout above 0: in a dropout module, or in the config for dropouts that are
+    function calls."""
     module = find_model(layer)
     rates = [
         getattr(part, key, 0.0) for part in module.modules() for key in _RATES if "drop" in type(part).__name__.lower()
@@ -289,8 +293,8 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 
 
 def foreign_batch_norms(module: nn.Module) -> list[str]:
-    """Return the names of batch normalisations that were not replaced: their running statistics depend on the
-    layout."""
+    """Return the names of batch normalisations that could not be replaced by dtrain's. Their running statistics would
+    depend on the layout."""
     return [
         name
         for name, part in module.named_modules()
@@ -299,9 +303,9 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of the model's parts that are gathered, recomputed and compiled one by one: those of `classes`,
-    which the library names, else the members of its outermost lists of equal composed parts (stages, blocks, layers).
-    Parts whose parameters are also used elsewhere are left out."""
+    """Return the paths of the model's parts that are gathered, recomputed and compiled one by one: modules of the
+    `classes` that the library names; without these, the members of the model's outermost lists of equal composed parts
+    (stages, blocks, layers). Parts whose parameters are also used elsewhere are left out."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)

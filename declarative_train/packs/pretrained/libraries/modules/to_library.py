@@ -1,4 +1,4 @@
-"""Export of a node's module as the library's own model, for the library to write."""
+"""Conversion of a node's module to the library's own model, so that the library can write it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
 
 
 def differing(written: nn.Module, read: nn.Module) -> str | None:
-    """Return the first tensor that only one of them has, or that differs after casting to the dtype of `read`; or
-    None."""
+    """Return the name of the first tensor that only one of the models has, or that differs after a cast to the dtype of
+    `read`; None if all are equal."""
     ours, theirs = written.state_dict(), read.state_dict()
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs or not torch.equal(ours[name].to(theirs[name].dtype), theirs[name]):
