@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,13 +60,18 @@ class English(NamedTuple):
     participles: list[Place]
 
 
+@cache
+def parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def measure(texts: Mapping[str, str]) -> English:
     """Measure Python files, given as path -> text."""
     docstrings, functions = 0, 0
     fragments: list[Place] = []
     participles: list[Place] = []
     for path, text in texts.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parse(text)):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             line = getattr(node, "lineno", 1)
@@ -109,7 +115,7 @@ def find_banned(text: str) -> Iterator[tuple[int, str]]:
 
 def find_messages(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line number and the text of each string of a Python file, docstrings and comments left out."""
-    tree = ast.parse(text)
+    tree = parse(text)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

@@ -17,19 +17,22 @@ ROOT = Path(__file__).parent.parent
 OUTSIDE = ROOMS[ROOMS.index("packs") :]
 QUICK = ("source/test_merge.py", "recipe/test_sections.py", "data/test_tensor_sets.py")
 IMPORTS = """
-import importlib, pkgutil, declarative_train
+import importlib, pkgutil, sys, declarative_train
+from declarative_train.__main__ import main
 from declarative_train.core.packs import find_packs
 assert not find_packs()
 for module in pkgutil.walk_packages(declarative_train.__path__, "declarative_train."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
+assert main(["lint", "recipes/digits_mlp.yaml"]) == 0
+sys.exit(main(["run", "--quiet", "recipes/digits_mlp.yaml", "--set", "training.epochs=1"]))
 """
 
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("core")
-    ignored = shutil.ignore_patterns("__pycache__", *OUTSIDE)
+    ignored = shutil.ignore_patterns(*OUTSIDE)  # with what is compiled of it
     for name in ("declarative_train", "tests", "recipes", "docs", "schemas", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for path in ROOT.iterdir():
@@ -61,13 +64,8 @@ def run_tests(core: Path, *names: str, timeout_s: int) -> None:
     python(core, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, *tests, timeout_s=timeout_s)
 
 
-def test_its_modules_need_no_pack(core: Path) -> None:
-    python(core, "-c", IMPORTS)
-
-
-def test_it_lints_and_trains(core: Path) -> None:
-    assert "nothing wrong" in python(core, "-m", "declarative_train", "lint", "recipes/digits_mlp.yaml")
-    python(core, "-m", "declarative_train", "run", "--quiet", "recipes/digits_mlp.yaml", "--set", "training.epochs=1")
+def test_its_modules_need_no_pack_and_it_lints_and_trains(core: Path) -> None:
+    assert "nothing wrong" in python(core, "-c", IMPORTS)
 
 
 @pytest.mark.timeout(400)

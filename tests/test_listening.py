@@ -63,7 +63,7 @@ def wait_until(is_ready: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("command", ["run", pytest.param("sweep", marks=pytest.mark.long)])
 def test_ranks_of_one_machine_meet_on_the_loopback_alone(tmp_path: Path, command: str) -> None:
     write_data(tmp_path)
     recipe = write_recipe(tmp_path, TWO_RANKS if command == "run" else SWEEP)

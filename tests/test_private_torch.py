@@ -39,12 +39,16 @@ def own_names(found: dict[Path, ast.Module]) -> set[str]:
     """Names that the package itself defines, assigns or declares, whatever holds them."""
     names: set[str] = set()
     for node in (node for tree in found.values() for node in ast.walk(tree)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
     return names
 
 

@@ -147,9 +147,13 @@ MODES = {
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=() if mode in ("fsdp", "pipeline") else pytest.mark.long) for mode in MODES]
+    ("path", "mode"),
+    [  # one mode for each, in turn
+        pytest.param(path, mode, id=f"{path.stem}-{mode}", marks=() if at % 4 == turn else pytest.mark.long)
+        for at, path in enumerate(GALLERY)
+        for turn, mode in enumerate(MODES)
+    ],
 )
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
 def test_the_gallery_can_be_run_in_every_mode(path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for value in MODES[mode] for word in ("--set", value)]
     code = main(["lint", *LINT, str(path.relative_to(ROOT)), *words])
@@ -353,7 +357,9 @@ def test_the_page_of_the_gallery_counts_lines() -> None:
     assert said == {name: sum(not re.match(r"\s*(#|$)", line) for line in each) for name, each in lines.items()}
 
 
-@pytest.mark.parametrize("name", ["digits_resnet", "gpt_nano_fsdp2", "gpt_nano_lora"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("digits_resnet", marks=pytest.mark.long), "gpt_nano_fsdp2", "gpt_nano_lora"]
+)
 def test_takes_a_few_real_steps(name: str, tmp_path: Path) -> None:
     events = dtrain_run(tmp_path, name, "--max-steps", "3")
     assert [event["step"] for event in of(events, "StepDone")] == [1, 2, 3]

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-import torchmetrics.functional as tmf
-import torchmetrics.functional.classification as tmc
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
 
 from declarative_train.components.component import Collective, Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.tensor_spec import TensorSpec
 from tests.alone import mark_packs
+from tests.later import Later
 
+tmf, tmc = Later("torchmetrics.functional"), Later("torchmetrics.functional.classification")
+tmr = Later("torchmetrics.functional.retrieval")
 ROWS, CLASSES = 23, 5
 CPU = torch.device("cpu")
 
@@ -357,8 +357,14 @@ CASES = [
             ("ranking_loss", tmc.multilabel_ranking_loss),
         )
     ),
-    Case("ndcg", {"type": "ndcg", "k": 3}, several, chosen, over_rows(retrieval_normalized_dcg, range(ROWS))),
-    Case("recall_at_k", {"type": "recall_at_k", "k": 3}, several, chosen, over_rows(retrieval_recall, WITH_POSITIVE)),
+    Case("ndcg", {"type": "ndcg", "k": 3}, several, chosen, over_rows(tmr.retrieval_normalized_dcg, range(ROWS))),
+    Case(
+        "recall_at_k",
+        {"type": "recall_at_k", "k": 3},
+        several,
+        chosen,
+        over_rows(tmr.retrieval_recall, WITH_POSITIVE),
+    ),
 ]
 
 

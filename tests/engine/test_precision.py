@@ -28,7 +28,7 @@ from tests.engine.watched_models import CELLS, planned
 TO_SINGLE, TO_FP32 = {"bf16": 0.015, "fp16": 0.002}, {"bf16": 0.03, "fp16": 0.004}
 ALIKE = 1e-5  # modes whose ranks add up the same rows at once: the order of float32 sums alone
 SHORT_WAYS = ("fsdp 2", "zero bubble 2")
-SHORT_CELLS = ("1f1b 2 x fsdp 2",)
+SHORT_CELLS = ("1f1b 2", "fsdp 2")
 
 
 def shortly(names: Any, short: tuple[str, ...]) -> list[Any]:

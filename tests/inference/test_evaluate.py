@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.metrics import average_precision_score
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -376,6 +375,8 @@ def test_a_date_of_a_row_is_shown_as_one() -> None:
 
 
 def test_the_average_precision_of_a_label_is_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score  # no other test of the file needs it
+
     random = np.random.default_rng(0)
     scores, answers = random.normal(size=90).round(1), random.random(90) > 0.6
     assert _average_precision(scores, answers) == pytest.approx(average_precision_score(answers, scores))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,25 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXTERNAL = Path(__file__).parent / "external"
 IMPORT = "from declarative_train.core.packs import Pack\n"
+COMMANDS = """
+import contextlib, io, json, sys
+from declarative_train.__main__ import main
+
+for words in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue()]))
+"""
 
 
-def dtrain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder / "site"), str(ROOT)])
     return subprocess.run(
-        [sys.executable, "-m", "declarative_train", *words],
+        [sys.executable, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -28,6 +42,13 @@ def dtrain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         timeout=100,
         check=False,
     )
+
+
+def dtrain(folder: Path, *commands: str) -> list[tuple[int, str]]:
+    """Return the exit code and the output of each command, all run by one process."""
+    done = python(folder, "-c", COMMANDS, json.dumps([shlex.split(each) for each in commands]))
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +66,33 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_recipe_is_linted(installed: Path) -> None:
-    done = dtrain(installed, "lint", "angles.yaml")
-    assert (done.returncode, done.stdout) == (0, "1 file: nothing wrong\n"), done.stderr
-    wrong = dtrain(installed, "lint", "--format", "concise", "angles.yaml", "--set", "model.graph.wave.frequency=-1")
-    assert wrong.returncode == 1
-    assert "`frequency`" in wrong.stdout
-    wrong = dtrain(installed, "lint", "--format", "concise", "angles.yaml", "--set", "angles.zreo=west")
-    assert wrong.returncode == 1
-    assert "`zreo`" in wrong.stdout
+    wrong = "lint --format concise angles.yaml --set"
+    right, value, key = dtrain(
+        installed, "lint angles.yaml", f"{wrong} model.graph.wave.frequency=-1", f"{wrong} angles.zreo=west"
+    )
+    assert right == (0, "1 file: nothing wrong\n")
+    assert (value[0], "`frequency`" in value[1]) == (1, True), value
+    assert (key[0], "`zreo`" in key[1]) == (1, True), key
 
 
 def test_its_components_and_command_are_listed(installed: Path) -> None:
-    listed = dtrain(installed, "list").stdout
-    assert all(name in listed for name in ("angle", "sine", "cosine_distance"))
-    assert "Factor of the input." in dtrain(installed, "list", "sine").stdout
-    assert "Linear layers with a sine after each" in dtrain(installed, "list", "blocks").stdout
-    assert "The direction of 0 degrees." in dtrain(installed, "list", "angles").stdout
-    assert "zero: east" in dtrain(installed, "show", "--explicit", "angles.yaml").stdout
-    assert "print the values of an angle" in dtrain(installed, "--help").stdout
-    assert dtrain(installed, "angle", "30").stdout == "sine 0.5000, cosine 0.8660\n"
+    wanted = {
+        "list": "angle",
+        "list layers": "sine",
+        "list losses": "cosine_distance",
+        "list sine": "Factor of the input.",
+        "list blocks": "Linear layers with a sine after each",
+        "list angles": "The direction of 0 degrees.",
+        "show --explicit angles.yaml": "zero: east",
+        "--help": "print the values of an angle",
+        "angle 30": "sine 0.5000, cosine 0.8660\n",
+    }
+    for (words, text), (code, out) in zip(wanted.items(), dtrain(installed, *wanted), strict=True):
+        assert (code, text in out) == (0, True), (words, out)
 
 
 def test_its_recipe_trains(installed: Path) -> None:
-    done = dtrain(installed, "run", "--quiet", "angles.yaml")
+    done = python(installed, "-m", "declarative_train", "run", "--quiet", "angles.yaml")
     assert done.returncode == 0, done.stderr
     (events,) = installed.glob("runs/angles/*/events.jsonl")
     found = [json.loads(line) for line in events.read_text().splitlines()]
@@ -97,7 +122,7 @@ def test_a_pack_that_cannot_be_used_is_one_line(code: str, message: str, install
     (site / "torn-1.dist-info" / "entry_points.txt").write_text("[dtrain.packs]\ntorn = torn:PACK\n")
     (site / "torn.py").write_text(code)
     (tmp_path / "made.yaml").write_text("data: {source: {type: gone}}\nmodel: {graph: {a: {type: linear}}}\n")
-    done = dtrain(tmp_path, "lint", "made.yaml")
+    done = python(tmp_path, "-m", "declarative_train", "lint", "made.yaml")
     assert done.returncode == 3
     assert done.stderr.startswith(f"dtrain: {message}")
     assert len(done.stderr.splitlines()) == 1

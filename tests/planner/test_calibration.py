@@ -13,8 +13,7 @@ from declarative_train.planner.calibration import calibrate_to_rows, read_calibr
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
 from declarative_train.planner.text.describe import describe
 from declarative_train.tools.calibrate import measure
-from tests.planner.times import error_after_one_row, predict, read_published, recipe_of
-from tests.planner.vtrain import SEED, divide, read_rows
+from tests.planner.times import predict, read_published, recipe_of
 
 A100 = Machine(HARDWARE["a100-sxm-80gb"])
 
@@ -64,12 +63,6 @@ def test_a_calibrated_cpu_has_times(planned, tmp_path: Path) -> None:
     assert found.hardware == "cpu"
     assert found.step_s is not None
     assert found.exposed_s == pytest.approx(sum(each.seconds or 0 for each in found.transfers))  # nothing hides it
-
-
-def test_one_row_of_a_gpu_predicts_its_others_within_a_tenth() -> None:
-    """Each of the rows in turn is the one that is known; the error is the mean over all others."""
-    _, rows = divide(read_rows(), SEED)
-    assert error_after_one_row(rows) <= 0.1
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ import numpy as np
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.planner.estimate.constants import MEGATRON
 from tests.planner.measure import compiled
+from tests.planner.times import error_after_one_row
 from tests.planner.vtrain import SEED, divide, errors, ordered, predicted_ms, read_rows, recipe
 
 MEAN, MEAN_OF_GROUP, IN_ORDER = 0.12, 0.15, 0.9
@@ -23,6 +24,12 @@ def test_rows_that_were_not_fitted_are_predicted() -> None:
         assert np.abs(found[[row.group == group for row in others]]).mean() < MEAN_OF_GROUP, group
     assert ordered(others) > IN_ORDER
     assert 0.85 < (np.abs(np.log1p(found)) <= MEGATRON.error).mean() < 0.95
+
+
+def test_one_row_of_a_gpu_predicts_its_others_within_a_tenth() -> None:
+    """Each of the rows in turn is the one that is known; the error is the mean over all others."""
+    _, rows = divide(read_rows(), SEED)
+    assert error_after_one_row(rows) <= 0.1
 
 
 def test_a_plan_has_the_time_of_the_row_that_it_describes(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def placement_of_row(row: Row, model: ModelFacts) -> Placement:
     )
 
 
+@lru_cache(maxsize=2048)
 def predicted_ms(row: Row, constants: Constants = MEGATRON) -> float:
     return _predict(row, machine_of(constants))
 

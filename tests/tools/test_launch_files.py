@@ -226,7 +226,9 @@ def find_number(events: Path, kind: type) -> int:
     return sum(isinstance(event, kind) for event in read_events(events)) if events.exists() else 0
 
 
-@pytest.mark.parametrize("ends", ["by itself", "by a signal", pytest.param("after a kill", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "ends", [pytest.param("by itself", marks=pytest.mark.long), "by a signal", pytest.param("after a kill", marks=pytest.mark.long)]
+)
 def test_the_script_for_ssh_runs_and_stops(directory: Path, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     bin_ = directory / "bin"

@@ -15,9 +15,13 @@ from declarative_train.packs.export import published
 from declarative_train.packs.export.export import export
 from tests.packs.pretrained import published_models as made
 
+VARIANTS = {"deepseek_plain", "gpt2_untied", "llama_biases", "mistral", "qwen2_yarn", "qwen3", "qwen3_moe_normalised"}
+
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", sorted(made.CONFIGS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in VARIANTS else name for name in sorted(made.CONFIGS)]
+)
 def test_an_untouched_model_is_given_back_to_the_bit(tmp_path: Path, name: str) -> None:
     """One step with a learning rate of 0: every tensor and every key of the config."""
     from transformers import AutoModelForCausalLM

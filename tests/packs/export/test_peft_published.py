@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,8 +14,10 @@ import declarative_train as dt
 from declarative_train.__main__ import main
 from declarative_train.packs.export.export import export
 from declarative_train.packs.export.export_errors import ExportFailure
+from tests.later import Later
 from tests.packs.pretrained import published_models as made
 
+peft = Later("peft")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's of transformers 5
 TOKENS = torch.arange(12)[None] * 7 % 96
 TARGETS = {

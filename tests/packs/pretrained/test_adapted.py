@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,8 +18,10 @@ from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.adapters.lora import Lora
 from tests.engine.made_recipes import compiled
 from tests.engine.runs import go
+from tests.later import Later
 from tests.packs.pretrained.test_adapters import folder, recipe  # noqa: F401 (a fixture)
 
+peft = Later("peft")
 ADAPTED = {
     "layers": {"adapter": {"type": "lora", "rank": 4, "alpha": 6, "dropout": 0.1}, "lr_scale": 5},
     "down": {"adapter": {"type": "lora", "rank": 2, "alpha": 6, "dropout": 0.1}},
@@ -69,7 +70,7 @@ def test_merged_it_gives_the_same(trained: Trained) -> None:
 def test_peft_loads_what_is_written_and_gives_the_same(trained: Trained) -> None:
     made = export(trained, "peft")
     base = dt.load_plan(made.folder / "plan.json").module()
-    theirs = peft.PeftModel.from_pretrained(base, made.folder).eval()  # type: ignore[arg-type]
+    theirs = peft.PeftModel.from_pretrained(base, made.folder).eval()
     tokens = torch.randint(0, 32, (4, 12))
     with torch.no_grad():
         (wanted,), (found,) = trained.module()(tokens), theirs.base_model.model(tokens)

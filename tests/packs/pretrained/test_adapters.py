@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,7 +22,9 @@ from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe
 from tests.engine.made_recipes import compiled, write_recipe
+from tests.later import Later
 
+peft = Later("peft")
 CLOSE = 3e-6  # values to 3 in float32: a few units in the last place, whose order of sums depends on the tests before
 TOKENS: dict[str, Any] = {
     "name": "made",
@@ -99,8 +100,8 @@ def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(
     base = build(without_adapters(plan.graph))
     base.load_state_dict({name: item for name, item in held.items() if ".lora_" not in name})
     targets = ["qkv", "query", "key", "value", "out", "gate", "down"]
-    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=rslora, use_dora=kind == "dora", target_modules=targets)  # type: ignore[arg-type]
-    theirs = peft.get_peft_model(base, config)  # type: ignore[arg-type]
+    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=rslora, use_dora=kind == "dora", target_modules=targets)
+    theirs = peft.get_peft_model(base, config)
     spelt = {".default": "", "lora_magnitude_vector.weight": "lora_magnitude_vector"}
     named = dict(theirs.named_parameters())
     for theirs_word, word in spelt.items():

@@ -72,7 +72,7 @@ def test_a_model_comes_in_and_goes_out_as_from_pretrained_has_it(name: str) -> N
     assert load_file(folder / "model.safetensors").keys() == load_file(Path(name, "model.safetensors")).keys()
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gpt_neox"])
+@pytest.mark.parametrize("name", ["mixtral", pytest.param("gpt_neox", marks=pytest.mark.long)])
 def test_ranks_of_fsdp_read_a_model_that_is_converted(name: str) -> None:
     theirs = made.publish(name, Path(name)).state_dict()
     run = dt.load(write(*made.begin_at(name), parallelism="fsdp", layout={"gpus": 2, "device": "cpu"})).run(quiet=True)

@@ -48,7 +48,7 @@ def results(directory: Path) -> dict[str, Any]:
 
 
 def test_a_grid_with_a_point_that_fails(tmp_path: Path) -> None:
-    """Two points at once; the other one is not stopped by it. Then the sweep goes on: what ended is not repeated."""
+    """Two points at once; the other one is not stopped by it."""
     sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 1e30]}}, {"training": {"epochs": 1}})
     code, out, errors = finish(start(tmp_path, "--jobs", "2"))
     assert code == 3, errors
@@ -61,6 +61,13 @@ def test_a_grid_with_a_point_that_fails(tmp_path: Path) -> None:
     assert "again  --set training.optimizer.lr=0.1" in out
     assert Path(tmp_path, good["folder"]).name == "000-lr=0.1"
     assert list(Path(tmp_path, good["folder"]).parent.glob("events.out.tfevents.*"))
+
+
+@pytest.mark.long
+def test_a_sweep_goes_on_and_repeats_nothing_that_ended(tmp_path: Path) -> None:
+    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 1e30]}}, {"training": {"epochs": 1}})
+    finish(start(tmp_path, "--jobs", "2"))
+    good = results(tmp_path)["points"][0]
     written = Path(tmp_path, good["folder"], "events.jsonl").read_bytes()
     code, out, errors = finish(start(tmp_path, "--resume", "--json"))
     assert code == 3, errors
