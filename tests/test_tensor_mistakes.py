@@ -125,10 +125,10 @@ def _loss_with(name: str) -> Plant:
 
 
 def _data_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(self: MeshPosition, layout: Any) -> None:
-        self.data, self.data_ranks = self.world, range(self.world.size)
+    def join(self: MeshPosition, layout: Any, along: Any) -> tuple[Any, Any]:
+        return self.world, range(self.world.size)
 
-    monkeypatch.setattr(MeshPosition, "_find_data_ranks", find)
+    monkeypatch.setattr(MeshPosition, "_join", join)
 
 
 def _scaled_by_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,7 @@ class MeshPosition:
     pipeline    the ranks with the other stages; None without this axis
     expert      the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
     context     the ranks with other positions of the same rows; None without this axis
+    items       the ranks with other rows or positions of the batch, over which its items are counted
     sums        the ranks over which losses, metrics and counts are summed
     mesh        torch's mesh, with the plan's names of axes; None if no call of torch needs it
     is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support"""
@@ -160,12 +161,13 @@ class MeshPosition:
         self.same_experts: Alone | Ranks = Alone()
         self.world: Alone | Ranks = Alone()
         self.sums: Alone | Ranks = self.world
+        self.items: Alone | Ranks = self.world
         self.data: Alone | Ranks = self.world
         self.data_ranks: Sequence[int] = (0,)
         if layout.is_one_process:
             self.data_index = 0
             return
-        self.world = self.data = self.sums = Ranks()
+        self.world = self.data = self.items = self.sums = Ranks()
         self.data_ranks = range(self.world.size)
         if layout.is_sharded or layout.has("expert") or any(layout.has(axis) for axis in _NOT_DATA):
             self._mesh = _make_mesh(layout, device)
@@ -184,7 +186,8 @@ class MeshPosition:
         if layout.has("context"):
             self.context = Ranks(self.mesh.get_group("context"))
         if any(layout.has(axis) for axis in _NOT_DATA):
-            self._find_data_ranks(layout)
+            self.data, self.data_ranks = self._join(layout, DATA_AXES)
+            self.items = self._join(layout, (*DATA_AXES, "context"))[0] if layout.has("context") else self.data
         self.data_index = self.data.rank
 
     @property
@@ -206,14 +209,13 @@ class MeshPosition:
         copies = make_group(ranks[:, column].tolist())
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
-    def _find_data_ranks(self, layout: LayoutPlan) -> None:
-        axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
+    def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
+        """Return the ranks along those of the axes that the mesh has, and their global numbers."""
+        axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
-            self.data, self.data_ranks = Alone(), (self.world.rank,)
-            return
-        self.data_ranks = self.mesh[axes].mesh.flatten().tolist()
-        group = self.mesh.get_group(axes[0]) if len(axes) == 1 else make_group(self.data_ranks)
-        self.data = Ranks(group)
+            return Alone(), (self.world.rank,)
+        ranks = self.mesh[axes].mesh.flatten().tolist()
+        return Ranks(self.mesh.get_group(axes[0]) if len(axes) == 1 else make_group(ranks)), ranks
 
 
 def make_group(ranks: Sequence[int]) -> ProcessGroup:

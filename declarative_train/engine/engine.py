@@ -247,7 +247,7 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
     key = (place.data_index, place.pipeline_index)
     if place.context is None:
         return RankContext(place.data.size, key, groups)
-    return RankContext(place.data.size, (*key, place.context.rank), groups, place.sums)
+    return RankContext(place.data.size, (*key, place.context.rank), groups, place.items)
 
 
 def slots_of(plan: Plan) -> BatchSpec:

@@ -68,7 +68,8 @@ class DivisionInput:
     stage_of  path of a node -> its pipeline stage
     plugins   files of plugins
     storages  number formats of frozen weights, by name
-    sequence  whether tokens are divided between the divided layers (`sequence: true`)"""
+    sequence  whether tokens are divided between the divided layers (`sequence: true`)
+    parts     number of parts into which other ranks divide the tokens before"""
 
     size: int
     names: Sequence[str]
@@ -78,6 +79,7 @@ class DivisionInput:
     plugins: Sequence[str] = ()
     sequence: bool = False
     storages: Mapping[str, StorageName] = field(default_factory=dict)
+    parts: int = 1
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
@@ -110,7 +112,9 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
         summed += [f"{path}.{name}" for name in found.summed]
     made_by = {name: _source(graph.outputs[name]) for name, kind in heads.items() if kind == "vocabulary"}
     divided = (name for name, path in made_by.items() if nodes.get(path, NodeCut("")).kind == "vocabulary")
-    tokens = divide_tokens(graph, deriver.roles(), given.size, deriver.stage_of) if given.sequence else {}
+    tokens = {}
+    if given.sequence:
+        tokens = divide_tokens(graph, deriver.roles(), given.size * given.parts, deriver.stage_of)
     summed += [name for path, cut in tokens.items() for name in _find_summed(path, cut, nodes.get(path), given)]
     return Cuts(nodes, parameters, tuple(dict.fromkeys(summed)), tuple(divided), tokens)
 

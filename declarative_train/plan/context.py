@@ -26,11 +26,8 @@ def divide_positions(
     graph, size = lowered.graph, layout.size("context")
     lengths = [spec.shape[:1] for spec in graph.inputs.values()]
     length = lengths[0][0] if lengths and lengths[0] else 0
-    others = [axis.name for axis in layout.mesh if axis.name not in ("replicate", "shard", "context")]
     reason = ""
-    if others:
-        reason = f"the axes `context` and `{others[0]}` are not used together"
-    elif not length or length % (2 * size):
+    if not length or length % (2 * size):
         reason = f"sequences of {length} positions do not divide into {2 * size} chunks, two for each rank"
     if not reason:
         reason = find_mixing(graph, length, recipe.plugins) or next(_find_whole(lowered, length), "")

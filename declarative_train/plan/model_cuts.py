@@ -64,9 +64,8 @@ def _divide_layers(
     stages = () if layout.pipeline is None else layout.pipeline.stages
     stage_of = {path: number for number, paths in enumerate(stages) for path in paths}
     sequence = isinstance(recipe.mode, Axes) and recipe.mode.tensor is not None and recipe.mode.tensor.sequence
-    given = DivisionInput(
-        layout.size("tensor"), tuple(lowered.parameters), whole, ties, stage_of, recipe.plugins, sequence, storages
-    )
+    size, parts, names = layout.size("tensor"), layout.size("context"), tuple(lowered.parameters)
+    given = DivisionInput(size, names, whole, ties, stage_of, recipe.plugins, sequence, storages, parts)
     cuts = derive_cuts(lowered.graph, given, _heads(lowered))
     diagnostics = []
     if not any(node.kind for node in cuts.nodes.values()):

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from declarative_train.core.amounts import time_in_words
+
 TAKEN = "taken"  # verdict on the candidate that the plan runs
 
 
@@ -101,12 +103,18 @@ class EstimatePlan:
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
     """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, only the
-    best is a candidate."""
+    best is a candidate. `is_least`: `step_s` is a lower bound."""
 
     parallelism: str
     memory_bytes: int | None
     step_s: float | None
     verdict: str
+    is_least: bool = False
+
+    @property
+    def step(self) -> str:
+        """Time of a step in words; "" if it is not known."""
+        return "" if self.step_s is None else f"{'> ' * self.is_least}{time_in_words(self.step_s)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ assign ranks, predict, sign the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,14 +50,12 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
-from declarative_train.planner.auto.candidates import Candidate, list_divided
+from declarative_train.planner.auto.candidates import list_divided
 from declarative_train.planner.auto.choose import choose, judge_all
-from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
+from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import target_of
-from declarative_train.planner.estimate.memory import MemoryScale, largest_bytes, least_bytes
-from declarative_train.planner.estimate.model import ModelFacts, facts_of
-from declarative_train.planner.estimate.placement import placement_of
-from declarative_train.planner.estimate.step_time import step_time
+from declarative_train.planner.estimate.memory import MemoryScale
+from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.tracing import Tracer
 from declarative_train.planner.estimates import decides, ways, with_estimates
 from declarative_train.recipe.batch import accumulation
@@ -166,18 +164,23 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judge_all(judge), dict[str, int]()
-    if not any(each.fits for each in verdicts):
-        divided = [_judge_divided(each, site, judge) for each in list_divided(recipe)]
+    if any(each.step_s for each in verdicts) or not any(each.fits for each in verdicts):
+        divided = map(judge.verdict_of_divided, list_divided(recipe))
         verdicts += [each for each in divided if each is not None]
     num_hopeless = num_too_large = 0
     begun_s = 0.0 if tracer is None else tracer.spent_s
     while True:
         may_trace = tracer is not None and tracer.spent_s - begun_s < MOST_TRIED_S and num_hopeless < MOST_TOO_LARGE
         choice = choose(judge, verdicts, known, may_trace=may_trace)
+        if choice.bounded is not None:
+            exact = judge.verdict_of_divided(choice.bounded, is_exact=True)
+            assert exact is not None
+            verdicts[_find(verdicts, choice.bounded.words)] = exact
+            continue
         if choice.doubtful is not None:
             tried, found = _try_mode(recipe._replace(parallelism=choice.doubtful.parallelism), site)
             words = choice.doubtful.words
-            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
+            at = _find(verdicts, words)
             if found:
                 verdicts[at] = LayoutVerdict(choice.doubtful, found[0])
             else:
@@ -190,7 +193,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
         taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
         refusals = _errors_of_mode(recipe, more)
         if refusals:
-            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == taken)
+            at = _find(verdicts, taken)
             verdicts[at] = LayoutVerdict(verdicts[at].candidate, refusals[0])
             continue
         if tracer is not None and plan is not None and plan.memory and taken not in known:
@@ -206,22 +209,8 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
         return _with_num_traced(plan, len(known)), [*choice.diagnostics, *more]
 
 
-def _judge_divided(candidate: Candidate, site: CompileContext, judge: Judge) -> LayoutVerdict | None:
-    """Return the verdict on a candidate that divides layers; None if no layer can be divided. Its plan is compiled,
-    because only the plan says what each rank has."""
-    recipe = judge.recipe._replace(parallelism=candidate.parallelism)
-    if any(each.is_error for each in findings(recipe)):
-        return None
-    plan, found = _make_plan(recipe, replace(site, tracer=None), None)
-    cuts = None if plan is None else plan.layout.cuts
-    if plan is None or cuts is None or not cuts.nodes or _errors_of_mode(recipe, found):
-        return None
-    model = facts_of(plan)
-    placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
-    needed = largest_bytes(model, placement, judge.scales(judge.recipe, judge.model))
-    time = None if judge.target.machine is None else step_time(model, placement, judge.target.machine)
-    step_s = None if time is None else time.total_s
-    return LayoutVerdict(candidate, None, needed, step_s, judge.target.holds(needed), least_bytes(model, placement))
+def _find(verdicts: Sequence[LayoutVerdict], words: str) -> int:
+    return next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:

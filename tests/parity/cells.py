@@ -670,8 +670,19 @@ def expert(size: int, rest: str = "", ranks: int = 1) -> Way:
 
 
 def context(size: int, rest: str = "", ranks: int = 1) -> Way:
-    """Positions divided over `size` ranks, times a data axis."""
-    words = {"ddp": "data: {replicate: 2}", "fsdp": "data: {shard: 2}"}
+    """Positions divided over `size` ranks, times the axes of `rest`, which have `ranks` ranks."""
+    words = {
+        "ddp": "data: {replicate: 2}",
+        "fsdp": "data: {shard: 2}",
+        "hybrid": "data: {replicate: 2, shard: 2}",
+        "tensor": "tensor: 2",
+        "sequence tensor": "tensor: {size: 2, sequence: true}",
+        "1f1b": "pipeline: {stages: 2, microbatches: 4}",
+        "zbv": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}",
+        "1f1b x tensor": "pipeline: {stages: 2, microbatches: 4}, tensor: 2",
+        "zbv x fsdp": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}, data: {shard: 2}",
+        "fsdp x tensor": "data: {shard: 2}, tensor: 2",
+    }
     product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
     return f"context{product}", f"{{context: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
 
@@ -784,7 +795,17 @@ def cells() -> tuple[Cell, ...]:
         found += [Cell(*each, 2, "masked", model) for each in (SINGLE, *whole, *map(sequence, by_tokens))]
     divided = [context(2), context(4), context(2, "ddp", 2), context(2, "fsdp", 2)]
     found += [Cell(*each, 2, "masked", model) for model in ("gpt", "llama", "gemma", "bert") for each in divided]
-    # positions that the ranks of `context` divide
+    # positions that the ranks of `context` divide, in every product
+    once = [context(size, rest, 2) for size in (2, 4) for rest in ("ddp", "fsdp", "1f1b", "zbv", "tensor")]
+    once += [context(size, "hybrid", 4) for size in (2, 4)]
+    twice = [context(2, rest, 4) for rest in ("1f1b x tensor", "zbv x fsdp", "fsdp x tensor")]
+    more = [each for each in (*once, *twice) if each not in divided]
+    more += [context(size, "sequence tensor", 2) for size in (2, 4)]
+    found += [Cell(*each, 2, "masked", model) for model in ("gpt", "llama", "gemma") for each in more]
+    found += [Cell(*each, 2, "masked", "packed") for each in (*once, *twice) if each not in divided]
+    products = [context(2, rest, 2) for rest in ("1f1b", "zbv", "tensor", "sequence tensor")]
+    found += [Cell(*each, 2, "masked", model) for model in ("divided", "adapted") for each in products]
+    found += [Cell(*context(2, "1f1b", 2), 2, "masked", model) for model in ("drawn", "skip", "chunked")]
     divided = [context(2), context(2, "ddp", 2), context(2, "fsdp", 2)]
     found += [
         Cell(*each, 2, "masked", model) for model in ("divided", "packed", "adapted", "drawn") for each in divided
@@ -873,7 +894,7 @@ def short_cells() -> tuple[Cell, ...]:
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
-    kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0], context(2)[0])
+    kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0], context(2, "1f1b", 2)[0])
     divided = [cell for cell in divided if cell.way in kept_ways]
     moe = [cell for cell in cells() if cell.model == "moe" and cell.way in (DDP[0], expert(2)[0])]
     moe = [cell for cell in moe if cell.accumulation == 2 and not cell.options]

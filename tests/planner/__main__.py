@@ -130,8 +130,10 @@ GPUs and a llama on 4, with devices of every size). There, and for a ViT and a R
 that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
 it reports that. It ranks by estimated times. A mode that the recipe names is always traced.
 
-If no data-parallel layout and no pipeline fits by its estimate, layers divided over 2 to 16 ranks of a node (`tensor`),
-alone or with fsdp, are candidates too, with the figures of their plans.
+Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
+with ddp, are candidates too, where speeds are known or nothing else fits. The time of divided layers is first a lower
+bound, from the kernels of the whole model and what the ranks exchange (`> 1 s` in the plan); the kernels of a rank are
+traced only if the bound is the smallest time. Other products of these axes are not tried.
 
 """
 

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, ChoicePlan
 from declarative_train.planner.auto import target
 from declarative_train.planner.auto.candidates import divisors
+from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.estimate.memory import largest_bytes
 from declarative_train.planner.estimate.model import facts_of
 from declarative_train.planner.estimate.placement import placement_of
+from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.recipe import load
 
@@ -277,3 +280,25 @@ def test_layers_are_divided_if_nothing_else_fits_and_with_the_figures_of_a_plan(
     assert plan.estimate is not None
     assert plan.estimate == written.estimate
     assert taken.step_s == plan.estimate.step_s
+
+
+def test_layers_are_divided_where_that_is_faster_than_a_layout_that_fits(planned) -> None:
+    """One sample for each of 4 GPUs: gradients of the whole model are sent, or sums of 4 samples."""
+    plan = planned(HUGE.format(layers=4, batch=4) + AUTO + "layout: {gpus: 4, hardware: h100-sxm}")
+    found = {each.parallelism: each for each in choice_of(plan).candidates}
+    assert plan.layout.size("tensor") == 4
+    assert found["tensor 4"].step_s is not None
+    assert found["tensor 4"].step_s < (found["ddp"].step_s or 0.0)
+    assert found["fsdp"].verdict.endswith("x the time")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_time_of_divided_layers_is_at_least_its_bound(size: int, planned) -> None:
+    layout = f"parallelism: {{tensor: {size}, data: {{shard: all}}}}\nlayout: {{gpus: 8, hardware: h100-sxm}}"
+    plan = planned(DIVIDED.replace("size: 1", "size: 64") + layout)
+    whole = facts_of(planned(DIVIDED + "layout: {hardware: h100-sxm}"))
+    model = facts_of(plan)
+    placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
+    facts, machine = (model.with_kernels_of(whole), model), Machine(HARDWARE["h100-sxm"])
+    bound, exact = (time.total_s for each in facts if (time := step_time(each, placement, machine)) is not None)
+    assert 0.7 * exact < bound < exact

@@ -20,7 +20,8 @@ def test_any_layout_resumes_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "tokens.npz", **{key: random.integers(0, 48, (39, 8)) for key in ("tokens", "next")})
     straight = go(tmp_path, MASKED, MEASURED)
     found = go(tmp_path, MASKED, MEASURED, on(4, context=2, data={"shard": 2}), max_steps=3)
-    for way, steps in ((on(1), 2), (on(2, context=2), None)):
+    staged = on(4, context=2, pipeline={"stages": 2, "microbatches": 2})
+    for way, steps in ((on(1), 2), (staged, 1), (on(4, context=2, tensor=2), None)):
         found = go(tmp_path, MASKED, MEASURED, way, resume=str(found.run_dir), max_steps=steps)
         assert found.code == 0
     for kind in (StepDone, EvaluationDone):

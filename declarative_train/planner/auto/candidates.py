@@ -13,6 +13,7 @@ from declarative_train.core.amounts import format_count
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import (
     Axes,
+    ContextAxis,
     DataAxes,
     Parallelism,
     PipelineAxis,
@@ -27,7 +28,7 @@ FILLINGS = (
     8,
 )  # microbatches per rank of a pipeline: more of them shrink the bubble, but smaller ones are less efficient
 MOST_REPLICAS = 4096
-MOST_DIVIDED = 16  # ranks that share a layer
+MOST_DIVIDED = 16  # ranks that share a layer, or the positions of a batch
 DEFAULT: Schedule = "1f1b"  # wins a tie
 SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
@@ -35,16 +36,17 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Mode that `auto` considers. `family`: modes of one family share a row in the plan's table, which shows the best
-    of them."""
+    of them, by its `name` if it has one."""
 
     parallelism: Parallelism
     family: str
+    name: str = ""
 
     @property
     def words(self) -> str:
         pipeline = self.parallelism.pipeline
         if pipeline is None:
-            return self.family
+            return self.name or self.family
         return f"{self.family}, {pipeline.schedule}, {format_count(pipeline.microbatches, 'microbatch')}"
 
 
@@ -64,13 +66,17 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe) -> Iterator[Candidate]:
-    """Yield the modes that divide layers over the ranks of a node. `auto` considers them only if no other mode fits,
-    because they communicate most."""
+    """Yield the modes in which the ranks of a node divide layers, experts, or the positions of a batch."""
     layout = recipe.layout
     for size in divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED):
         rest = layout.num_gpus // size
-        data, suffix = (DataAxes(shard=rest), f" x fsdp {rest}") if rest > 1 else (None, "")
-        yield Candidate(Axes(tensor=TensorAxis(size=size), data=data), f"tensor {size}{suffix}")
+        products: dict[str, DataAxes | None] = {"": None}
+        if rest > 1:
+            products = {f" x fsdp {rest}": DataAxes(shard=rest), f" x ddp {rest}": DataAxes(replicate=rest)}
+        for suffix, data in products.items():
+            yield Candidate(Axes(tensor=TensorAxis(size=size), data=data), "tensor", f"tensor {size}{suffix}")
+            yield Candidate(Axes(context=ContextAxis(size=size), data=data), "context", f"context {size}{suffix}")
+            yield Candidate(Axes(expert=size, data=data), "expert", f"expert {size}{suffix}")
 
 
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:

@@ -34,13 +34,14 @@ CORRECTED_TOO_HIGH = 1.1
 class LayoutChoice:
     """Result of `choose`. `recipe`: the recipe with a mode in place of `auto`; None if no mode works. `doubtful`: a
     candidate that must be traced before the choice is possible; then all other fields are empty. `is_last_hope`: by the
-    estimates no candidate fits."""
+    estimates no candidate fits. `bounded`: a candidate that may be the fastest, by a lower bound of its time."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
     diagnostics: list[Diagnostic]
     doubtful: Candidate | None = None
     is_last_hope: bool = False
+    bounded: Candidate | None = None
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
@@ -61,6 +62,9 @@ def choose(
     if not possible:
         return LayoutChoice(None, None, [_nothing_left(recipe, verdicts)])
     promising = [each for each in possible if may_fit(each)] if may_trace else fitting
+    least = min(promising, key=_seconds) if promising else _smallest(possible)
+    if least.is_least:
+        return LayoutChoice(None, None, [], bounded=least.candidate)
     doubtful = _find_doubtful(promising, possible, known, target) if may_trace else None
     if doubtful is not None:
         return LayoutChoice(None, None, [], doubtful.candidate, is_last_hope=not promising)
@@ -212,7 +216,7 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
         verdict = "fits"
     else:
         verdict = "as fast" if each.step_s <= best.step_s * EQUAL else f"{each.step_s / best.step_s:.2f} x the time"
-    return CandidatePlan(each.candidate.words, each.memory_bytes, each.step_s, verdict)
+    return CandidatePlan(each.candidate.words, each.memory_bytes, each.step_s, verdict, each.is_least)
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
@@ -236,7 +240,7 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
     assert second.step_s is not None
     if second.step_s <= best.step_s * EQUAL:
         return [f"{time_in_words(best.step_s)} a step, the same as {second.candidate.words}, which is not simpler"]
-    then = f"{second.candidate.words} with {time_in_words(second.step_s)}"
+    then = f"{second.candidate.words} with {'more than ' * second.is_least}{time_in_words(second.step_s)}"
     return [f"{time_in_words(best.step_s)} a step, the least of all that fit; next is {then}"]
 
 

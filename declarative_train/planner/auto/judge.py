@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
@@ -12,6 +13,7 @@ from declarative_train.core.mesh import size_of
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.partition import stage_graphs
+from declarative_train.plan.assign_ranks import assign_ranks
 from declarative_train.plan.layout import WireBytes
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.plugins import check_shards
@@ -24,8 +26,9 @@ from declarative_train.plan.timing import batch_of
 from declarative_train.planner.auto.candidates import Candidate
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.estimate.memory import MemoryScale, largest_bytes, least_bytes
-from declarative_train.planner.estimate.model import ModelFacts, model_facts
+from declarative_train.planner.estimate.model import ModelFacts, facts_of_rank, model_facts
 from declarative_train.planner.estimate.placement import (
+    DeviceGroup,
     DevicePart,
     PipelinePlacement,
     Placement,
@@ -46,7 +49,7 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
     """Verdict on a candidate. `refusal`: the error that lint would report, or None; with an error all other fields are
-    empty. `least_bytes`: memory that even the smallest step needs."""
+    empty. `least_bytes`: memory that even the smallest step needs. `is_least`: `step_s` is a lower bound."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -54,12 +57,14 @@ class LayoutVerdict:
     step_s: float | None = None
     fits: bool = False
     least_bytes: int = 0
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Facts that all candidates of a recipe share. `cuts`: number of stages -> the pipeline stages, each computed
-    once."""
+    """Facts that all candidates of a recipe share. `cuts`: number of stages -> the pipeline stages, each computed once.
+    `settings`: those of `model_facts`. `divided`: sizes of the axes that divide layers, positions and experts -> the
+    part of the model of one rank, None if nothing is divided."""
 
     recipe: Recipe
     lowered: Lowered
@@ -68,7 +73,9 @@ class Judge:
     target: Target
     model: ModelFacts
     scales: ScaleOf
+    settings: Mapping[str, Any]
     cuts: dict[tuple[int, bool], Cut] = field(default_factory=dict)
+    divided: dict[tuple[int, ...], ModelFacts | None] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -80,22 +87,20 @@ class Judge:
         scales: ScaleOf,
     ) -> Judge:
         training = recipe.training
-        model = model_facts(
-            lowered.graph,
-            parameters,
-            lowered.units,
-            precision=training.precision.compute,
-            reduce=reduce_word(training.precision),
-            matmul=training.precision.matmul,
-            recomputation=Recomputation.of(training.activation_checkpointing),
-            optimizer=training.optimizer.as_data(),
-            heads=lowered.heads,
-            averages=training.ema is not None,
-            channels_last=training.channels_last,
-            plugins=tuple(recipe.plugins),
-            compiled=training.compile,
-        )
-        return Judge(recipe, lowered, parameters, data, target, model, scales)
+        settings: dict[str, Any] = {
+            "precision": training.precision.compute,
+            "reduce": reduce_word(training.precision),
+            "matmul": training.precision.matmul,
+            "recomputation": Recomputation.of(training.activation_checkpointing),
+            "optimizer": training.optimizer.as_data(),
+            "heads": lowered.heads,
+            "averages": training.ema is not None,
+            "channels_last": training.channels_last,
+            "plugins": tuple(recipe.plugins),
+            "compiled": training.compile,
+        }
+        model = model_facts(lowered.graph, parameters, lowered.units, **settings)
+        return Judge(recipe, lowered, parameters, data, target, model, scales, settings)
 
     def verdict(self, candidate: Candidate) -> LayoutVerdict:
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
@@ -119,6 +124,43 @@ class Judge:
         least = least_bytes(self.model, placement)
         return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
+    def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
+        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if nothing of the
+        model can be divided in this way. The time of divided layers is a lower bound unless `is_exact`, which
+        traces their kernels."""
+        recipe = self.recipe._replace(parallelism=candidate.parallelism)
+        if any(each.is_error for each in findings(recipe)):
+            return None
+        batch, _ = batch_of(recipe, self.data)
+        if batch is None or _first_error(check_mixing(recipe, self.lowered, batch, self.data)) is not None:
+            return None
+        model = self._model_of_rank(recipe, batch)
+        placement, _ = self._placement(recipe, candidate.parallelism, batch)
+        if model is None or placement is None:
+            return None
+        needed = largest_bytes(model, placement, self.scales(self.recipe, self.model))
+        is_least = model.num_tensor_ranks > 1 and not is_exact
+        model = model if is_exact else model.with_kernels_of(self.model)
+        machine = self.target.machine
+        time = None if machine is None else step_time(model, placement, machine)
+        step_s = None if time is None else time.total_s
+        fits, least = self.target.holds(needed), least_bytes(model, placement)
+        return LayoutVerdict(candidate, None, needed, step_s, fits, least, is_least)
+
+    def _model_of_rank(self, recipe: Recipe, batch: BatchSpec) -> ModelFacts | None:
+        """Return the part of the model that one rank of `tensor`, `context` and `expert` computes; None if they divide
+        nothing."""
+        mesh = recipe.mode.mesh(recipe.layout.num_gpus)
+        assert mesh is not None, "P001 comes first"
+        key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))
+        if key not in self.divided:
+            layout, found = assign_ranks(recipe, self.lowered, self.parameters, batch)
+            is_divided = layout is not None and (layout.context or (layout.cuts and layout.cuts.nodes))
+            self.divided[key] = None
+            if layout is not None and is_divided and _first_error(found) is None:
+                self.divided[key] = facts_of_rank(layout, self.lowered.graph, self.parameters, **self.settings)
+        return self.divided[key]
+
     def _placement(
         self, recipe: Recipe, parallelism: Parallelism, batch: BatchSpec
     ) -> tuple[Placement | None, Diagnostic | None]:
@@ -132,7 +174,7 @@ class Judge:
             num_devices=layout.num_gpus,
             shards=shards,
             replicas=replicas,
-            rows=batch.microbatch_size,
+            rows=batch.microbatch_size / size_of(mesh, "context"),
             num_microbatches=number,
             parts=(DevicePart("each device", (tuple(self.model.nodes),), (1,)),),
             sharding=sharding_of(
@@ -142,6 +184,7 @@ class Judge:
                 reshard=parallelism.reshard,
                 in_pipeline=size_of(mesh, "pipeline") > 1,
             ),
+            positions=DeviceGroup(size_of(mesh, "context"), size_of(mesh, "tensor")),
         )
         pipeline = parallelism.pipeline
         if pipeline is None:

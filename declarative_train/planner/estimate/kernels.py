@@ -105,6 +105,16 @@ def kernels_of(
     return found
 
 
+def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
+    """Return the kernels of a node as if each of `size` ranks had an equal part of every one."""
+    return NodeKernels(
+        *(
+            Kernels(each.flops / size, each.moved / size, each.kind, each.calls / size)
+            for each in (kernels.forward, kernels.backward)
+        )
+    )
+
+
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
     """Return the kernels of a node with its collectives over the `size` ranks that divide it; `width`: bytes of an
     element, twice as many in an all-reduce. Between nodes, every adapter of a node works."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.optimizers import OPTIMIZERS
@@ -16,10 +17,11 @@ from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.channels_last import ImageLayout, ReorderedElements, Word, count_reordered_by_node
 from declarative_train.plan.flops import unit_works
+from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
-from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of, with_sums
-from declarative_train.planner.estimate.rank_model import Sums, plan_of_rank
+from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of, part_of, with_sums
+from declarative_train.planner.estimate.rank_model import Sums, divide_for_rank
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
 REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients in reductions
@@ -66,7 +68,7 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
     sample that the losses read from memory, `scored` includes those of losses in chunks. `sums`: of the nodes, over
-    the ranks of the `tensor` axis."""
+    the ranks that divide them."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -82,6 +84,7 @@ class ModelFacts:
     held: tuple[ParameterPlan, ...] = field(default=(), repr=False)
     sums: dict[str, Sums] = field(default_factory=dict, repr=False)
     num_tensor_ranks: int = 1
+    num_context_ranks: int = 1
     num_expert_ranks: int = 1
     devices_per_node: int = 1
     _shares: dict[tuple[str, int], ParameterShare] = field(default_factory=dict, repr=False, compare=False)
@@ -96,14 +99,29 @@ class ModelFacts:
         """Return the kernels of a node; those of all nodes are found at the first call."""
         if not self._kernels:
             works = {node.name: node.works for node in self.nodes.values()}
-            self._kernels.update(kernels_of(self.opened, self.held, works, self.precision))
-            width = COMPUTE_BYTES[self.precision]
-            for node, sums in self.sums.items():
-                exchanged = Sums(sums.exchanges, sums.exchanges)
-                for each, size, rounds in ((sums, self.num_tensor_ranks, 2), (exchanged, self.num_expert_ranks, 1)):
-                    found = self._kernels[node]
-                    self._kernels[node] = with_sums(found, each, size, self.devices_per_node, rounds * width)
+            self._set_kernels(kernels_of(self.opened, self.held, works, self.precision))
         return self._kernels[name]
+
+    def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
+        """Return the facts with the kernels of the whole model, as if the ranks of `tensor` divided all of them: no
+        rank is faster."""
+        made = replace(self, _kernels={})
+        made._set_kernels({name: part_of(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
+        return made
+
+    def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
+        """Set the kernels of all nodes, with those of what the ranks exchange."""
+        self._kernels.update(kernels)
+        width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
+        for node, sums in self.sums.items():
+            exchanged, keys = Sums(sums.exchanges, sums.exchanges), Sums(sums.keys, sums.keys)
+            for each, size, stride, rounds in (
+                (sums, self.num_tensor_ranks, 1, 2),
+                (keys, self.num_context_ranks, self.num_tensor_ranks, 1),
+                (exchanged, self.num_expert_ranks, inner, 1),
+            ):
+                found, near = self._kernels[node], max(1, self.devices_per_node // stride)
+                self._kernels[node] = with_sums(found, each, size, near, rounds * width)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
         """Return the part of a node's parameters on one of `num_shards` devices."""
@@ -187,13 +205,12 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
-    """Return the facts about a plan's model; with the `tensor` axis, about the part of one rank."""
+    """Return the facts about a plan's model."""
     training = plan.training
-    plan, sums = plan_of_rank(plan)
-    facts = model_facts(
+    return facts_of_rank(
+        plan.layout,
         plan.graph,
         plan.parameters,
-        plan.layout.units,
         precision=training.precision,
         reduce=training.reduce,
         matmul=training.matmul,
@@ -204,15 +221,24 @@ def facts_of(plan: Plan) -> ModelFacts:
         channels_last=training.channels_last,
         plugins=plan.plugins,
         compiled=training.compile,
-        of_experts=() if plan.layout.cuts is None else plan.layout.cuts.of_experts,
     )
+
+
+def facts_of_rank(
+    layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], **settings: Any
+) -> ModelFacts:
+    """Return the facts about the part of a model that one rank of the axes `tensor`, `context` and `expert` computes.
+    `settings`: as in `model_facts`."""
+    graph, parameters, sums = divide_for_rank(layout, graph, parameters)
+    of_experts = () if layout.cuts is None else layout.cuts.of_experts
+    facts = model_facts(graph, parameters, layout.units, of_experts=of_experts, **settings)
     for path, each in sums.items():
         node = next(way for way in (path, *sorted(above([path]), reverse=True)) if way in facts.nodes)
         facts.sums[node] = facts.sums.get(node, Sums()) + each
-    layout = plan.layout
     return replace(
         facts,
-        num_tensor_ranks=layout.size("context", "tensor"),
+        num_tensor_ranks=layout.size("tensor"),
+        num_context_ranks=layout.size("context"),
         num_expert_ranks=layout.size("expert"),
         devices_per_node=layout.gpus_per_node,
     )

@@ -103,7 +103,7 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
             num_ranks,
             pipeline.num_stages,
             pipeline.wire_bytes,
-            layout.data_parallel_size * layout.size("tensor"),
+            layout.data_parallel_size * layout.size("context", "tensor"),
         )
     return Placement(
         scatters=layout.scatters,

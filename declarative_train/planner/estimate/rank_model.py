@@ -1,5 +1,5 @@
-"""Model of one rank of the `tensor` axis: the plan's graph and parameters with the sizes that the rank holds, and what
-it sums with the others."""
+"""Model of one rank of the axes `tensor`, `context` and `expert`: the graph and parameters with the sizes that the rank
+holds, and what it exchanges with the others."""
 
 from __future__ import annotations
 
@@ -11,52 +11,57 @@ from declarative_train.core.cuts import RankCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.cuts import Cuts, NodeCut
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.plan.plan import Plan
+from declarative_train.plan.layout import LayoutPlan
+from declarative_train.plan.plan import ParameterPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward, and of each exchange
-    of rows between the ranks of `expert`: as many forward as backward."""
+    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward; of each exchange of
+    rows between the ranks of `expert`, and of keys and values between those of `context`: as many forward as
+    backward."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
     exchanges: tuple[int, ...] = ()
+    keys: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
-        exchanges = self.exchanges + other.exchanges
-        return Sums(self.forward + other.forward, self.backward + other.backward, exchanges)
+        ahead, back = self.forward + other.forward, self.backward + other.backward
+        return Sums(ahead, back, self.exchanges + other.exchanges, self.keys + other.keys)
 
 
-def plan_of_rank(plan: Plan) -> tuple[Plan, dict[str, Sums]]:
-    """Return a plan with the sizes that one rank of `tensor` holds, and its sums by the path of the layer."""
-    layout, cuts, size = plan.layout, plan.layout.cuts, plan.layout.size("tensor")
-    if cuts is None:
-        return plan, dict(_gathered_keys(plan.graph, "", plan.layout.size("context")))
-    of_experts = cuts.of_experts
-    sums: dict[str, Sums] = {}
-    graph, _ = _Divider(cuts, size, sums).divide(plan.graph, "", {})
-    parameters = []
-    for item in plan.parameters:
-        cut = cuts.parameters.get(item.name)
-        parts = layout.size("expert") if item.name in of_experts else size
-        shape = item.shape if cut is None else RankCut(cut, 0, parts).local_shape(item.shape)
-        parameters.append(replace(item, shape=shape, num_elements=prod(shape)))
-    return replace(plan, graph=graph, parameters=tuple(parameters)), sums
+def divide_for_rank(
+    layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...]
+) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
+    """Return a graph and its parameters with the sizes that one rank holds, and its sums by the path of the layer."""
+    cuts, sums = layout.cuts, dict[str, Sums]()
+    if cuts is not None:
+        of_experts = cuts.of_experts
+        graph, _ = _Divider(cuts, layout.size("tensor"), sums).divide(graph, "", {})
+        made = []
+        for item in parameters:
+            cut = cuts.parameters.get(item.name)
+            parts = layout.size("expert") if item.name in of_experts else layout.size("tensor")
+            shape = item.shape if cut is None else RankCut(cut, 0, parts).local_shape(item.shape)
+            made.append(replace(item, shape=shape, num_elements=prod(shape)))
+        parameters = tuple(made)
+    if layout.has("context"):
+        for path, each in _exchanged_keys(graph, "", layout.size("context")):
+            sums[path] = sums.get(path, Sums()) + each
+    return graph, parameters, sums
 
 
-def _gathered_keys(graph: Graph, prefix: str, size: int) -> Iterator[tuple[str, Sums]]:
-    """Yield the layers of attention whose keys and values the ranks of `context` gather, as the sums that send as much:
-    a sum over the ranks is a scatter and a gather."""
+def _exchanged_keys(graph: Graph, prefix: str, size: int) -> Iterator[tuple[str, Sums]]:
+    """Yield the layers of attention whose keys and values the ranks of `context` exchange, per part of a sample."""
     known = graph.specs()
-    for node in graph.nodes if size > 1 else ():
+    for node in graph.nodes:
         if node.graph is not None:
-            yield from _gathered_keys(node.graph, f"{prefix}{node.name}.", size)
+            yield from _exchanged_keys(node.graph, f"{prefix}{node.name}.", size)
         elif (node.component or {}).get("type") == "self_attention":
             _, kv_heads, head_width = _head_sizes(node, known)
-            # both; half of a sum; per part of a sample
-            elements = known[node.inputs["x"]].shape[0] * kv_heads * head_width * size
-            yield f"{prefix}{node.name}", Sums((elements,), (elements,))
+            elements = 2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width
+            yield f"{prefix}{node.name}", Sums(keys=(elements * size,))
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:

@@ -28,11 +28,10 @@ from declarative_train.planner.estimate.traffic import (
     SCATTERED,
     Transfer,
     dp_transfers,
-    expert_exchanges,
     gathers,
+    layer_exchanges,
     messages,
     reductions,
-    tensor_sums,
 )
 
 LINK_OF: dict[int, Link] = {SUMMED: "node", SUMMED_FAR: "network"}
@@ -93,7 +92,6 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
     forward_s, backward_s = sum(each.forward_s for each in passes), sum(each.backward_s for each in passes)
     gathered, reduced = gathers(part, model, placement, machine), reductions(part, model, placement, machine)
     sent, copied = messages(part, model, placement, machine), dp_transfers(part, model, placement, machine)
-    exchanged = expert_exchanges(part, model, placement, machine)
     if placement.pipes is not None or not machine.constants.runs_ahead:
         exposed_s = _seconds([*gathered, *reduced, *copied])
     elif placement.is_sharded:
@@ -106,7 +104,7 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
         exposed_s=exposed_s + _repack_s(gathered, reduced, model, placement, machine),
         bubble_s=0.0,
         update_s=_update_s(part, model, placement, machine),
-        transfers=(*gathered, *reduced, *sent, *copied, *tensor_sums(part, model, placement, machine), *exchanged),
+        transfers=(*gathered, *reduced, *sent, *copied, *layer_exchanges(part, model, placement, machine)),
     )
 
 

@@ -8,7 +8,7 @@ of all its members there; it is as fast as its slowest link (Thakur et al., Opti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -175,8 +175,7 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the sums over the ranks that divide layers, forward and backward of all microbatches; for ranks that
-    divide positions, the keys and values that they gather, and their gradients."""
+    """Return the sums over the ranks that divide layers, forward and backward of all microbatches."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
@@ -185,24 +184,42 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
     times = placement.rows * placement.num_microbatches
     sent = 2 * (size - 1) / size * sum(elements) * COMPUTE_BYTES[model.precision] * times
     calls = len(elements) * placement.num_microbatches
-    what = "keys and values, gathered" if placement.positions.size > 1 else "divided layers, all-reduce"
-    return [_transfer(what, sent, calls, DeviceGroup(size), placement, machine)]
+    return [_transfer("divided layers, all-reduce", sent, calls, DeviceGroup(size), placement, machine)]
+
+
+def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the keys and values that ranks which divide positions gather, and their gradients, of all
+    microbatches."""
+    elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].keys] * 2
+    return _exchanges("keys and values, gathered", elements, placement.positions, model, placement, machine)
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the exchanges of rows between the ranks that divide experts, forward and backward of all microbatches, if
     the experts are used equally."""
-    size = model.num_expert_ranks
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
-    if size < 2 or not elements:
+    group = DeviceGroup(model.num_expert_ranks, model.num_tensor_ranks * model.num_context_ranks)
+    return _exchanges("rows of experts, all-to-all", elements, group, model, placement, machine)
+
+
+def _exchanges(
+    what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
+) -> list[Transfer]:
+    """Return exchanges of so many elements per sample, of which a rank keeps its own."""
+    if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches
-    sent = (size - 1) / size * sum(elements) * COMPUTE_BYTES[model.precision] * times
-    calls, group = len(elements) * placement.num_microbatches, DeviceGroup(size, model.num_tensor_ranks)
-    return [_transfer("rows of experts, all-to-all", sent, calls, group, placement, machine)]
+    sent = (group.size - 1) / group.size * sum(elements) * COMPUTE_BYTES[model.precision] * times
+    return [_transfer(what, sent, len(elements) * placement.num_microbatches, group, placement, machine)]
 
 
-KINDS = (gathers, reductions, dp_transfers, messages, tensor_sums, expert_exchanges)
+def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return all that ranks exchange inside of layers, between their kernels."""
+    return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
+
+
+IN_LAYERS = (tensor_sums, key_exchanges, expert_exchanges)
+KINDS = (gathers, reductions, dp_transfers, messages, layer_exchanges)
 
 
 def _transfer(

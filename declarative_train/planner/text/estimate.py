@@ -126,7 +126,7 @@ def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
 
 def _candidate(each: CandidatePlan) -> list[str]:
     memory = "" if each.memory_bytes is None else amount(each.memory_bytes, "B")
-    return [each.parallelism, memory, "" if each.step_s is None else time_in_words(each.step_s), each.verdict]
+    return [each.parallelism, memory, each.step, each.verdict]
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:

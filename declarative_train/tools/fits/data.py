@@ -35,7 +35,12 @@ def as_data(found: Fits) -> dict[str, Any]:
         "runtime_memory": [asdict(each) for each in runtime_memory(plan)],
         "changes": [asdict(each) for each in found.changes],
         "layouts": [
-            {"parallelism": each.parallelism, "memory_bytes": each.memory_bytes, "step_s": each.step_s}
+            {
+                "parallelism": each.parallelism,
+                "memory_bytes": each.memory_bytes,
+                "step_s": each.step_s,
+                "is_least": each.is_least,
+            }
             for each in found.layouts
         ],
         "global_batch_size": plan.batch.global_batch_size,

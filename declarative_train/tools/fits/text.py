@@ -96,7 +96,7 @@ def _layouts(found: Fits) -> list[str]:
         [
             _cut(each.parallelism, _LAYOUT),
             amount(each.memory_bytes or 0, "B"),
-            time_in_words(each.step_s or 0.0),
+            each.step,
             "above" if each.parallelism == planned else "",
         ]
         for each in found.layouts[:MOST_LAYOUTS]
