@@ -394,8 +394,8 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. `of_layer`: the code of the layer sets the values; call
-    `whole`, which also fills the parameters tied to such a one, in place of `fill`."""
+    """Init: the rule for the start values of a parameter. With `of_layer`, the code of the layer sets the values:
+    `whole` returns them, also for other parameters tied to this one, and `fill` is not called."""
 
     of_layer: ClassVar[bool] = False
 

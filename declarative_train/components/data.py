@@ -140,7 +140,7 @@ class Dataset(Component, ABC):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths as written in the recipe; () for a source without files."""
+        """Paths of the source's files as written in the recipe; () for a source without files."""
         return ()
 
     @abstractmethod

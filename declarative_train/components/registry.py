@@ -24,8 +24,8 @@ class ComponentError(ValueError):
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """Component classes by type: those of a literal, whose modules are in `package`, and those of the packs. `kind` is
-    the word used in messages ("layer")."""
+    """Component classes by type: those in a dict literal, whose modules are in `package`, and those of the packs.
+    `kind` is the word used in messages ("layer")."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind

@@ -67,7 +67,7 @@ class Clock:
         self._spent_s += 0.0 if self._begins else taken_s
 
     def look(self) -> None:
-        """Raise TooCostly after the deadline."""
+        """Raise TooCostly if the deadline has passed."""
         taken_s = time.thread_time() - self._begins[-1] if self._begins else 0.0
         if taken_s > self._limits.seconds:
             raise TooCostly(f"this template takes more than {self._limits.seconds:g} s")

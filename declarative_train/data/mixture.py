@@ -1,15 +1,15 @@
 """Mixture of sources: (seed, epoch, position) -> source, and sample of that source.
 
-share      of a source: its parts of the whole, an integer
-schedule   position -> source, and how many of its samples came before: a tree of two-way choices, the lightest
-           together first (Huffman, 1952); at each, turn t of a choice with a parts of m to the left goes left
-           if (t a + m/2) // m grows (Bresenham, 1965). Before any position, the count of each source differs
-           from its share by less than 2; after all parts, it is exact.
-pass       a source gives each of its samples once, then again in another order: pass p of a source of n samples
-           are its turns from p n on, whatever the epoch of the mixture
+share      integer weight of a source
+schedule   for each position the source, and how many earlier positions have this source. It is a binary tree of
+           choices, built from the smallest shares up (Huffman, 1952). Of every m turns of a choice, a go to the left:
+           turn t does so if (t a + m/2) // m increases (Bresenham, 1965). Before any position, the count of each
+           source differs from its share by less than 2; after m turns of the root, it is exact.
+pass       a source gives each of its n samples once, then each again in another order, and so on: pass p consists
+           of its turns from p n on, independent of the epochs of the mixture
 
-There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much
-as 0. An epoch has as many positions as the sources have samples.
+There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much as
+0. An epoch has as many positions as the sources have samples.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many rows of the set have a smaller number than each of `rows`, which are starts of blocks or the
-        end."""
+        """Return, for each number in `rows` (starts of blocks or the end), how many of the set's rows have a smaller
+        row number."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 

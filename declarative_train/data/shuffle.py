@@ -3,16 +3,16 @@
 Each epoch orders the blocks differently and mixes rows within a window of blocks. It is a pure function, as
 `order.sample_index`, and reads each file in large pieces.
 
-layout     the blocks of an epoch one after the other, by a permutation of the blocks
-streams    the layout cut into S equal stretches; S belongs to the data, and does not change with the ranks
-windows    a stretch cut at the ends of its blocks, W blocks at a time; the samples of each window are permuted
+layout     the blocks of an epoch in random order, one after the other; a place is an index into it
+streams    S equal parts of the layout; S is part of the plan, and does not depend on the number of ranks
+windows    a stream is cut into windows of W blocks; the samples of each window are shuffled
 sequence   position p of the epoch is the next sample of stream p mod S
-batch      a run of the sequence, its samples sorted by stream
+batch      consecutive positions of the sequence, sorted by stream
 
-So a batch holds samples of all streams, those of one stream are consecutive in it, and a rank that takes a share of
-the slots of each batch reads a share of the streams. The batch size does not change the sequence, only its cuts.
-The first window of a stretch is one block, so that the first batch is ready early. The second window grows from
-stream to stream, so that streams reach the end of their windows at different times.
+So a batch has samples of all streams, those of one stream are consecutive in it, and a rank, which has some slots of
+each batch, reads only some streams. Another batch size cuts the same sequence at other positions. The first window of a
+stream is one block, so that the first batch is ready early. The size of the second window differs from stream to
+stream, so that streams reach the end of their windows at different times.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class RankNeeds:
 
 
 class _Apart(NamedTuple):
-    """Values of those samples of a batch that are gathered separately, and their places in the batch."""
+    """Samples of a batch that are gathered separately, because their window is not in the arena: their places in the
+    batch, and their values."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]

@@ -201,7 +201,7 @@ class HeldWindow:
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
-        """Read the window `name`. Raises DataError."""
+        """Read the samples of the window `name`, which is (epoch, number). Raises DataError."""
         layout = order.epoch(name[0])
         self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared

@@ -44,8 +44,8 @@ _MOST_OPEN = 64  # files of one table; a process may often open 1,024, on some s
 def open_file(path: str) -> Any:
     """Open a file as a readable, seekable binary file. Raises SourceError.
 
-    A file in an archive is unpacked into memory: a stream would end with its file system, and processes would share its
-    position.
+    A file in an archive is unpacked into memory: a stream into the archive would be closed together with the archive,
+    and forked processes would share its position.
     """
     local = local_path(path)
     set_file(path)

@@ -176,7 +176,8 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return the URL of `file`, a path in the file system of `url`. The other links of a chained URL stay."""
+    """Return `url` with its path replaced by `file`, a path in the same file system. The other links of a chained URL
+    stay."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"

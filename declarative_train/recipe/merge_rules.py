@@ -178,8 +178,9 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes for a word of `parallelism` in the base over which a mapping is merged; None for `auto` and `dp`,
-    which the mapping replaces. If base and mapping have different axes of size `all`, that of the base is left out."""
+    """Return the axes that a word of `parallelism` in the base means, if a mapping is merged over the word; None for
+    `auto` and `dp`, which the mapping replaces. If the mapping has a data axis of size `all`, the data axes of the word
+    are left out."""
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

@@ -37,7 +37,7 @@ class SweepChoice(NamedTuple):
         return Scalar(number, repr(number), self.span)
 
     def samples(self) -> tuple[Node, ...]:
-        """Return all values of a list, or both ends of a range."""
+        """Return the values with which lint checks the setting: all values of a list, or both ends of a range."""
         return (self.at(self.low), self.at(self.high)) if self.is_range else self.values
 
 

@@ -191,5 +191,5 @@ class _Variables(MappingABC[str, object]):
 
 
 def _is_left(scalar: Scalar) -> bool:
-    """Return whether a scalar is a template that was not rendered."""
+    """Return whether a scalar is a template that is still unrendered."""
     return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)

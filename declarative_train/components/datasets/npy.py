@@ -43,7 +43,7 @@ class NpyDataset(FilesDataset):
     `.npz`: the arrays of the file are the columns, under their names; several files are one table, file after file.
     `.npy`: each file is one column with the name of the file (`x.npy` is `x`); the parts of a structured array are
     separate columns. Local files that are not compressed are mapped, not read; compressed arrays are decompressed when
-    a field uses them. An array of an archive with a wrong checksum is refused (mapped ones of more than 2 GiB are not
+    a field uses them. An array of an archive with a wrong checksum is an error (mapped ones of more than 2 GiB are not
     checked).
     """
 

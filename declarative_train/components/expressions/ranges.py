@@ -248,7 +248,7 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the ranges of the entries that an index of the last dimension selects."""
+    """Return the known ranges after indexing: those of the selected entries of the last dimension."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

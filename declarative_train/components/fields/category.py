@@ -32,10 +32,10 @@ _MOST = 1_000_000  # values in a vocabulary, since the plan contains it
 
 
 class CategoryField(FieldOfColumns):
-    """Class numbers, int64. Layers know their range: an `embedding` needs no `num_embeddings`.
+    """Class numbers, int64. Their range is known, so an `embedding` of them needs no `num_embeddings`.
 
-    With `num_classes`, whole numbers are taken as class numbers. Text, and numbers without `num_classes`, are numbered
-    by a vocabulary: the distinct values of the training rows, sorted.
+    With `num_classes`, whole numbers in the column are the class numbers. Text, and numbers without `num_classes`, are
+    numbered by a vocabulary: the distinct values of the training rows, sorted.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "unknown")

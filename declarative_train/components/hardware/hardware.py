@@ -1,4 +1,5 @@
-"""Figures of a device from its vendor's data sheet, for estimates before a run and for its utilisation."""
+"""Performance figures of a device from the vendor's data sheet, for estimates before a run and for the utilisation of a
+run."""
 
 from __future__ import annotations
 
@@ -15,24 +16,25 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Figures of one device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a V100).
+    """Performance figures of one device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a
+    V100).
 
     memory_bytes   GB in data sheets are read as 2**30 bytes
-    peak_flops     dense, without sparsity, per second, by the precision of a run. fp32: matrix products without TF32,
-                   torch's default (a convolution in fp32 may use TF32, and exceed this peak); tf32: with it
-                   (`matmul: tf32`). tf32, fp64, bf16 and fp16 are those of the tensor (matrix) cores where there are
-                   any, accumulated in fp32
+    peak_flops     per second, dense (without sparsity), by the precision of a run. fp32: matrix products without TF32,
+                   torch's default (a convolution in fp32 may use TF32, and exceed this peak); tf32: with TF32 (`matmul:
+                   tf32`). tf32, fp64, bf16 and fp16: of the tensor (matrix) cores if the device has any, accumulated in
+                   fp32
     memory_per_s   bytes between the device and its memory
-    link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric where every
-                   device has it, else PCIe
-    network_per_s  bytes from one device to those of other nodes, one way: the node's network over its devices, as in
-                   the vendor's own servers
+    link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric if every device
+                   has it, else PCIe
+    network_per_s  bytes from one device to those of other nodes, one way: the node's network divided by its devices, as
+                   in the vendor's own servers
     device_names   torch's names of the device
-    reached        part of the peak that large matrix products reach in a long run. The best product in a short test, by
+    reached        part of the peak that large matrix products reach in a long run: the best product in a short test by
                    S. Bekman, ML engineering, "Maximum achievable matmul FLOPS" (github.com/stas00/ml-engineering,
-                   compute/accelerator, 2026-08); of Hopper and Blackwell, which their power limits in a long run, 0.87
-                   of it: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner.md). 0.8 for devices that
-                   were not measured
+                   compute/accelerator, 2026-08). For Hopper and Blackwell, whose power limits slow down a long run,
+                   0.87 of that: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner.md). 0.8 for devices
+                   that were not measured
     """
 
     name: str

@@ -208,7 +208,7 @@ class LogSoftmax(FunctionLayer, AlongDimension):
 
 
 class Glu(Activation):
-    """Gated linear unit: the first half of a dimension times the sigmoid of the second."""
+    """Gated linear unit: the first half of a dimension times the sigmoid of the second half."""
 
     module: ClassVar[str] = "nn.GLU"
     type: Literal["glu"] = "glu"

@@ -164,7 +164,8 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks (above 1) that share a group in some module of the model, ascending."""
+    """Return over how many neighbouring ranks groups of samples extend: the numbers above 1 that occur in the modules
+    of the model, ascending."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 

@@ -27,7 +27,7 @@ def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
 
 
 class ConstantLr(LrSchedule):
-    """Keeps the optimizer's lr, after a warm-up if there is one."""
+    """Constant learning rate, after a warm-up if there is one."""
 
     type: Literal["constant"] = "constant"
 
@@ -36,7 +36,7 @@ class ConstantLr(LrSchedule):
 
 
 class LinearLr(LrSchedule):
-    """Falls linearly to `min_factor` at the end of the run."""
+    """Learning rate that falls linearly to `min_factor` times the optimizer's lr at the end of the run."""
 
     type: Literal["linear"] = "linear"
     min_factor: float = Field(0.0, ge=0, le=1)
@@ -48,7 +48,7 @@ class LinearLr(LrSchedule):
 
 
 class Cosine(LrSchedule):
-    """Falls along half a cosine to `min_factor` at the end of the run.
+    """Learning rate that falls along half a cosine to `min_factor` times the optimizer's lr at the end of the run.
 
     Without restarts: Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983.
     """
@@ -63,7 +63,8 @@ class Cosine(LrSchedule):
 
 
 class Polynomial(LrSchedule):
-    """Falls as a power of the remaining part of the run, to `min_factor` at its end."""
+    """Learning rate that falls as a power of the remaining part of the run, to `min_factor` times the optimizer's lr at
+    the end."""
 
     type: Literal["polynomial"] = "polynomial"
     power: float = Field(2.0, gt=0)
@@ -79,7 +80,7 @@ class Polynomial(LrSchedule):
 
 
 class InverseSqrt(LrSchedule):
-    """Falls as one over the square root of the step, from 1 at the end of the warm-up.
+    """Learning rate that falls as 1 / sqrt(step), from the optimizer's lr at the end of the warm-up.
 
     Vaswani et al., "Attention is all you need", section 5.3, https://arxiv.org/abs/1706.03762, divided by its peak, so
     that the optimizer's lr is the maximum.
@@ -92,9 +93,9 @@ class InverseSqrt(LrSchedule):
 
 
 class OneCycle(LrSchedule):
-    """Rises to the optimizer's lr and falls far below its start, as torch's `OneCycleLR`.
+    """Learning rate that rises to the optimizer's lr and then falls far below its first value, as torch's `OneCycleLR`.
 
-    `warmup` is the rise; without it the rise takes 30% of the run. Smith and Topin, "Super-Convergence",
+    `warmup` is the length of the rise, by default 30% of the run. Smith and Topin, "Super-Convergence",
     https://arxiv.org/abs/1708.07120.
     """
 

@@ -16,7 +16,8 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Falls a little at every step, by the factor `gamma` per `every`, counted from the end of the warm-up."""
+    """Learning rate that falls a little at every step, by the factor `gamma` per `every`, counted from the end of the
+    warm-up."""
 
     type: Literal["exponential"] = "exponential"
     gamma: float = Field(0.95, gt=0, le=1)
@@ -33,7 +34,8 @@ class Exponential(LrSchedule):
 
 
 class StepLr(LrSchedule):
-    """Drops by `gamma` repeatedly: `every: 30 epochs`, or at `milestones: [30 epochs, 60 epochs]`.
+    """Learning rate that is multiplied by `gamma` repeatedly: `every: 30 epochs`, or at `milestones: [30 epochs, 60
+    epochs]`.
 
     Both are counted from the start of the run, including its warm-up.
     """
@@ -86,7 +88,7 @@ class StepLr(LrSchedule):
 
 
 class Wsd(LrSchedule):
-    """Warm-up, stable, decay: keeps the lr, then falls to `min_factor` over the last part of the run.
+    """Warm-up, stable, decay: the learning rate is constant, then falls to `min_factor` over the last part of the run.
 
     Hu et al., "MiniCPM", section 4, https://arxiv.org/abs/2404.06395; the square-root shape: Hägele et al., "Scaling
     laws beyond fixed training durations", https://arxiv.org/abs/2405.18392.

@@ -131,20 +131,20 @@ class Counted(Metric, ABC):
 
 
 class PrecisionMetric(Counted):
-    """Share of the items predicted as a class that belong to it.
+    """Share of the items predicted as a class that belong to this class.
 
-    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
-    dimension has a score for each class.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
+    of the positives. Otherwise the class dimension of the input has a score for each class.
     """
 
     type: Literal["precision"] = "precision"
 
 
 class Recall(Counted):
-    """Share of the items of a class that are predicted as it.
+    """Share of the items of a class that are predicted as this class.
 
-    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
-    dimension has a score for each class.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
+    of the positives. Otherwise the class dimension of the input has a score for each class.
     """
 
     type: Literal["recall"] = "recall"
@@ -153,19 +153,19 @@ class Recall(Counted):
 class F1(Counted):
     """Harmonic mean of precision and recall.
 
-    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
-    dimension has a score for each class.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
+    of the positives. Otherwise the class dimension of the input has a score for each class.
     """
 
     type: Literal["f1"] = "f1"
 
 
 class Iou(Counted):
-    """Intersection over union: items that are predicted as a class and belong to it, divided by items for which either
-    holds. `macro` is the mean IoU of segmentation.
+    """Intersection over union: the number of items that are predicted as a class and belong to it, divided by the
+    number for which at least one of the two holds. `macro` is the mean IoU of segmentation.
 
-    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
-    dimension has a score for each class.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
+    of the positives. Otherwise the class dimension of the input has a score for each class.
     """
 
     type: Literal["iou"] = "iou"
@@ -206,8 +206,9 @@ class Ranked(Metric, ABC):
 class Auroc(Ranked):
     """Area under the ROC curve: how often a positive scores higher than a negative.
 
-    An input of the target's shape is binary scores, (B, K) of K labels; otherwise its class dimension has logits, and
-    each class is compared with the rest. Exact: all scores are kept until the end of the set.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels. Otherwise the class
+    dimension of the input has logits, and each class is compared with the rest. Exact: all scores are kept until the
+    end of the set.
     """
 
     type: Literal["auroc"] = "auroc"
@@ -216,8 +217,9 @@ class Auroc(Ranked):
 class AveragePrecision(Ranked):
     """Average precision: the mean of the precision at each positive, in order of descending score.
 
-    An input of the target's shape is binary scores, (B, K) of K labels; otherwise its class dimension has logits, and
-    each class is compared with the rest. Exact: all scores are kept until the end of the set.
+    If input and target have the same shape, the input is binary scores, for (B, K) of K labels. Otherwise the class
+    dimension of the input has logits, and each class is compared with the rest. Exact: all scores are kept until the
+    end of the set.
     """
 
     type: Literal["average_precision"] = "average_precision"

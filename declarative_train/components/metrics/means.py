@@ -19,8 +19,8 @@ class Accuracy(Metric):
     """Share of the items that are correct: the class with the highest score, or a score on the right side of the
     threshold.
 
-    An input of the target's shape is binary scores, otherwise its class dimension has a score for each class. For
-    several labels it is the share of all answers that are correct (1 - the Hamming loss).
+    If input and target have the same shape, the input is binary scores. Otherwise the class dimension of the input has
+    a score for each class. For several labels it is the share of all answers that are correct (1 - the Hamming loss).
     """
 
     about: ClassVar[str] = "classes"

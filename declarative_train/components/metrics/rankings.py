@@ -115,10 +115,9 @@ class RecallAtK(RankedRows):
 
 
 class Ndcg(RankedRows):
-    """Normalised discounted cumulative gain: the gains of a row's labels, each divided by log2 of its place + 1, in
-    relation to the best order; the mean over rows. Gains are the targets, 0 or more; labels of equal score share their
-    places, and a row without gain counts as 0.
-    """
+    """Normalised discounted cumulative gain: the sum of the gains of a row's labels, each divided by log2(rank + 1),
+    divided by that sum for the best order; the mean over rows. Ranks count from 1. Gains are the targets, 0 or more;
+    labels of equal score share their ranks, and a row without gain counts as 0."""
 
     is_graded: ClassVar[bool] = True
 
@@ -131,8 +130,8 @@ class Mcc(Metric):
     """Matthews correlation coefficient of predicted and actual classes: 1 is perfect, 0 as good as chance, also if
     classes are of unequal size.
 
-    An input of the target's shape is binary scores, all elements together; otherwise its class dimension has a score
-    for each class.
+    If input and target have the same shape, the input is binary scores, and all elements count together. Otherwise the
+    class dimension of the input has a score for each class.
     """
 
     about: ClassVar[str] = "classes"

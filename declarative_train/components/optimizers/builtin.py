@@ -211,7 +211,7 @@ class Muon(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad: the rate of each weight falls with the sum of its squared gradients.
+    """Adagrad: the learning rate of each weight falls with the sum of its squared gradients.
 
     Duchi et al., http://jmlr.org/papers/v12/duchi11a.html.
     """
@@ -272,8 +272,9 @@ class Rmsprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adafactor: Adam's squares reduced to one row and one column per matrix; the rate is relative to the size of the
-    weights. On a GPU torch's implementation makes the host wait for each parameter in each step.
+    """Adafactor: Adam whose squared gradients are kept as one row and one column per matrix; the learning rate is
+    relative to the size of the weights. On a GPU torch's implementation makes the host wait for each parameter in each
+    step.
 
     Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """

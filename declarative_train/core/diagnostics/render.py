@@ -30,8 +30,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those at a value that could not be read: the error of reading that value is
-    enough."""
+    """Return the diagnostics without those at a value that could not be read, because the error about reading it is
+    reported already."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

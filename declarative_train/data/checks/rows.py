@@ -12,10 +12,10 @@ from declarative_train.core.span import Span
 def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, has_own_source: bool) -> Diagnostic:
     """rows-in-two-sets (D035)
 
-    Finds: a set of which a fifth of the samples or more are, value by value, samples of the training set too, more than
-           the columns would give by chance.
-    Why:   the model is trained on these rows: the set measures what it remembers. A file that has its rows twice does
-           this under a random split, and so does a copy of the training file under another name.
+    Finds: a set in which a fifth of the samples or more also occur in the training set, with the same values, and more
+           than the columns would give by chance.
+    Why:   the model is trained on these rows, so the set measures what the model remembers. It happens if a file has
+           its rows twice and the split is random, or if the set is a copy of the training file under another name.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}
@@ -58,10 +58,10 @@ def category_of_rows(span: Span, field: str, column: str, num_values: int, num_r
 def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, correlation: float) -> Diagnostic:
     """neighbours-in-two-sets (D037)
 
-    Finds: rows in the order of a column of times, a target that hardly changes from one row to the next, and a set of
-           rows chosen at random.
-    Why:   each row of the set is between two training rows that know its answer. Later rows, which the model is for, have
-           no such neighbours.
+    Finds: a set of random rows from a table that is sorted by time, with a target that hardly changes from one row to
+           the next.
+    Why:   each row of the set is between two training rows with nearly the same target. New rows, for which the model is
+           made, have no such neighbours.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}

@@ -301,8 +301,8 @@ def group_in_two_sets(
 ) -> Iterator[Diagnostic]:
     """group-in-two-sets (D021)
 
-    Finds: a set of whole groups, some of which also have rows in a set that is divided in another way: by value, as the
-           last rows, or in groups of another column.
+    Finds: a `grouped` set with a group that also has rows in another set, which is divided in another way: by value, as
+           the last rows, or in groups of another column.
     Why:   a group is then in both sets: a model that has seen one set knows part of the other. Random sets are taken
            from the rows that whole groups leave, so this cannot happen with them.
     Diff:

@@ -90,13 +90,13 @@ def no_statistics(
 def unread_messages(span: Span, field: str, message: str, help: str) -> Diagnostic:
     """unread-messages (D025)
 
-    Finds: keys of messages that the chat template does not read, and a column `tools` that a template which writes tools
-           does not get.
-    Why:   text that a template does not read is in no token: the model trains without it.
+    Finds: keys of messages that the chat template does not read, and a column `tools` that the field does not give to
+           its template, although the template writes tools.
+    Why:   text that a template does not read is not in the tokens: the model trains without it.
     Diff:
         data:
           fields:
     -       chat: {column: messages, template: "{% for m in messages %}{{ m.content }}. {% endfor %}"}
     +       chat: {column: messages, template: "{% for m in messages %}{{ m.name }} {{ m.content }}. {% endfor %}"}
-    """  # noqa: E501
+    """
     return warning("D025", span, f"field `{field}`: {message}", help)

@@ -18,7 +18,7 @@ _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-lr (O013)
 
-    Finds: a learning rate far outside of the usual range of the optimizer, or 0; also one times an `lr_scale`.
+    Finds: a learning rate far outside of the usual range of the optimizer, or 0; also if `lr_scale` makes it so.
     Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth
            of the smallest, or with 0, its parameters hardly change, without an error.
     Diff:

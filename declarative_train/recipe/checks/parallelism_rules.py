@@ -166,8 +166,8 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: parameters that are sharded over more than 1,024 ranks.
     Why:   a gather waits for each of these ranks, in every unit and step, and each rank's part of a small parameter is
-           empty. A save plans a piece of every tensor for each of them on rank 0. Replicas of 1,024 ranks or fewer
-           average gradients once per step, and share the writing of each piece.
+           empty. When a checkpoint is saved, rank 0 plans one piece of every tensor for each of these ranks. Several
+           replicas of 1,024 ranks or fewer average gradients once per step, and share the writing of each piece.
     Diff:
     -   parallelism: {data: {shard: all}}
     +   parallelism: {data: {shard: all, replicate: 2}}

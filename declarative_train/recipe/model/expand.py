@@ -116,8 +116,8 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the references to nodes that the objective reads, by name, and an error for each wrong reference (None if
-    it is reported already)."""
+    """Return the nodes that the objective reads (name -> reference), and an error for each wrong reference (None if it
+    is reported already)."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:

@@ -13,7 +13,7 @@ Rows = Annotated[int, Bounds(ge=1, le=10**15)]
 
 
 class Window(Section):
-    """A sample that is a slice of consecutive rows."""
+    """Windows: each sample is a slice of consecutive rows."""
 
     length: Rows
     """Rows of one sample."""

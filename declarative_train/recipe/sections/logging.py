@@ -36,7 +36,7 @@ class Jsonl(Section):
 
 
 class Mlflow(Section):
-    """MLflow: one of its runs."""
+    """MLflow: a run there gets the metrics and settings of this run."""
 
     uri: str | None = None
     """The tracking server, such as http://host:5000; left out: MLFLOW_TRACKING_URI, or else mlflow.db in `dir`."""
@@ -45,7 +45,7 @@ class Mlflow(Section):
 
 
 class Wandb(Section):
-    """Weights & Biases: one of its runs."""
+    """Weights & Biases: a run there gets the metrics and settings of this run."""
 
     project: str | None = None
     """The project of the run; left out: the recipe's name."""

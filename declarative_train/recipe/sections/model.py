@@ -40,7 +40,7 @@ class WeightsSection(Section):
 
 
 class ModelSection(Section):
-    """The graph, its blocks, and settings for its parameters."""
+    """The model: its graph, its blocks, start values, and settings of its parameters."""
 
     graph: dict[str, Any]
     """Nodes by name; the order is the default wiring."""

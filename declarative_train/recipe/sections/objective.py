@@ -1,4 +1,4 @@
-"""Section `objective`: losses, and metrics."""
+"""Section `objective`: the losses to minimise, and the metrics to compute."""
 
 from typing import Annotated, ClassVar
 

@@ -12,7 +12,8 @@ from declarative_train.recipe.sections.section import Section
 
 
 class ParameterSettings(Section):
-    """Settings for some parameters. Later selectors win key by key; a key left out changes nothing."""
+    """Settings of the parameters that a selector matches. Later selectors win key by key; a key left out changes
+    nothing."""
 
     frozen: bool | None = None
     """No gradient, and evaluation behaviour of the layers (dropout off, running statistics fixed)."""

@@ -103,6 +103,6 @@ if OF_PACKS:
 
 
 def keys_of(section: str) -> set[str]:
-    """Return the keys that a section may have, in any of its forms."""
+    """Return the names of all keys that a section may have; for `parallelism`, of all its forms."""
     models = models_in(Top.model_fields[section].annotation)
     return {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}

@@ -88,8 +88,9 @@ class BatchNormModule(nn.Module):
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
         """Return `x` (G * n, C, ...), each of the G groups of n rows normalised by its own mean and variance. The
-        groups become channels (n, G * C, ...) for one call of torch's kernel. With `counts`, the running statistics are
-        updated: with momentum 1 the kernel returns those of this call (the variance unbiased)."""
+        groups are reshaped to channels (n, G * C, ...) for one call of torch's kernel. With `counts`, the statistics of
+        the groups are added to the pending sums (with momentum 1, torch's kernel returns the statistics of this call,
+        with unbiased variance)."""
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
@@ -155,8 +156,9 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Normalisation over a process group: x (R, C, ...) on each rank, R may be 0 -> y, and mean, biased variance (C,)
-    and count (1,) over all ranks. One reduction forward, one backward. Gradients of the parameters stay local."""
+    """Normalisation over the rows of a process group: x (R, C, ...) on each rank, R may be 0 -> normalised x, and over
+    all ranks mean (C,), biased variance (C,) and count (1,). One reduction in the forward, one in the backward.
+    Gradients of weight and bias are those of this rank."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:

@@ -65,7 +65,7 @@ class TensorRanks:
 
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Return all tokens (B, T, ...), given a part of them on each rank, for layers that each compute a part of the
-        gradient; in the backward, each rank gets the sum over the ranks for its own tokens."""
+        gradient; in the backward, each rank gets the gradients of its own tokens, summed over the ranks."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:

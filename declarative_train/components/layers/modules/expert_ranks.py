@@ -65,7 +65,7 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the index that sorts the received rows by expert; they arrive by sender, then by expert."""
+        """Return the index that sorts the received rows by expert; they arrive sorted by sender, then by expert."""
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

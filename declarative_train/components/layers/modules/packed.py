@@ -184,8 +184,8 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which autocast would compute, for an autograd function, where autocast has no effect;
-    `otherwise` without autocast and for float64."""
+    """Return the dtype in which autocast would compute. Autograd functions need it, because autocast has no effect in
+    them. Return `otherwise` if autocast is off or `otherwise` is float64."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)

@@ -26,7 +26,7 @@ class ChunkedHead(nn.Module):
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """Use the parameters of `linear`. `term`: the loss, which computes rows of single items."""
+        """Use the parameters of `linear`. `term`: the loss module, which computes the loss of single items."""
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)

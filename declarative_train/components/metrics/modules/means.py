@@ -18,7 +18,8 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """Mean over items: `values` computes the items, `finish` turns the mean into the metric (such as a root)."""
+    """Accumulator of a mean over items: `values` is a function that computes the items of a batch, `finish` turns the
+    mean into the metric (such as a root)."""
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -47,7 +48,7 @@ class MeanOfItems(MetricModule):
 
 
 class Itself:
-    """Items of a mean: the elements (B, *S) of the input, unchanged."""
+    """Item function of `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -56,7 +57,7 @@ class Itself:
 
 
 class Errors:
-    """Items of a mean: `error(input, target)` of each element (B, *S)."""
+    """Item function of `MeanOfItems`: `error(input, target)` of each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -71,7 +72,7 @@ class Errors:
 
 
 class Hits:
-    """Items of a mean: 1 if the target class is among the `top_k` highest scores, else 0."""
+    """Item function of `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -87,7 +88,7 @@ class Hits:
 
 
 class Agreements:
-    """Items of a mean: 1 if score and answer are both positive or both negative, else 0."""
+    """Item function of `MeanOfItems`: 1 if score and answer are both positive or both negative, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -101,7 +102,7 @@ class Agreements:
 
 
 class Surprises:
-    """Items of a mean: the cross entropy of each item."""
+    """Item function of `MeanOfItems`: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -115,7 +116,7 @@ class Surprises:
 
 
 class ItemLoss:
-    """Items of a mean: the cross entropy (B, *S) that the loss has already computed."""
+    """Item function of `MeanOfItems`: the cross entropy (B, *S) of each item, which the loss has already computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Items of a mean: the values (B, *S) that the user's method `forward` returns."""
+    """Item function of `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward

@@ -16,7 +16,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Items of a mean: `values(scores, gains, k)` of each row."""
+    """Item function of `MeanOfItems`: `values(scores, gains, k)` of each row."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -39,6 +39,8 @@ def _places(scores: Tensor, among: Tensor | None = None) -> Tensor:
 
 
 def lrap(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
+    """Return the label ranking average precision (B,) of each row; 1 for rows without positives or without
+    negatives."""
     yes = gains > 0.5
     count = yes.sum(-1)
     shares = torch.where(yes, _places(scores, yes) / _places(scores), 0)
