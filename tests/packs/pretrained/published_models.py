@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from declarative_train.plan.tensor_maps import parts_in
 
 SIZES = {
     "vocab_size": 96,
@@ -36,7 +40,7 @@ GEMMA3 |= {"rope_parameters": GEMMA3_ROTARY, "layer_types": ["sliding_attention"
 DEEPSEEK: dict[str, Any] = MOE | {"num_key_value_heads": 4, "moe_intermediate_size": 12, "n_routed_experts": 8}
 DEEPSEEK |= {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14}
 DEEPSEEK |= {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_shared_experts": 2}
-GPT_OSS: dict[str, Any] = MOE | {"num_local_experts": 5, "head_dim": 12, "sliding_window": 5}
+GPT_OSS: dict[str, Any] = MOE | {"num_local_experts": 6, "head_dim": 12, "sliding_window": 5}
 GPT_OSS |= {"rope_parameters": YARN | {"truncate": False}, "attn_implementation": "eager"}
 MSCALE = YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
@@ -63,7 +67,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
     "llama": ("llama", SIZES | {"head_dim": 12}),
     "llama3": ("llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "llama_biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
-    "mixtral": ("mixtral", MOE | {"num_local_experts": 5, "sliding_window": 5, "rope_parameters": LLAMA3}),
+    "mixtral": ("mixtral", MOE | {"num_local_experts": 6, "sliding_window": 5, "rope_parameters": LLAMA3}),
     "mistral": ("mistral", SIZES | {"sliding_window": 5}),
     "qwen2": ("qwen2", SIZES | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     "qwen2_yarn": ("qwen2", SIZES | {"rope_parameters": YARN}),
@@ -126,3 +130,37 @@ def write(folder: Path, name: str, more: str = "", node: str = "", **save: Any) 
     path = folder / "tuned.yaml"
     path.write_text(recipe(folder, BLOCKS[CONFIGS[name][0]], more, node))
     return model, path
+
+
+def theirs_as_ours(model: Any, plan: Any, *, grad: bool) -> dict[str, torch.Tensor]:
+    """Values or gradients of a model of transformers by the names of ours, put together by the map."""
+    weights, held = plan.weights[0], published_tensors(model, grad=grad)
+    found = {}
+    for parameter in plan.parameters:
+        parts = parts_in(weights.tensors, parameter.name.removeprefix("lm."))
+        tensors = [
+            held[part.name][part.index][..., part.first :: part.step] if part.count else held[part.name]
+            for part in parts
+        ]
+        if parameter.tie is None:
+            found[parameter.name] = torch.cat(
+                [t.T if part.transpose else t for t, part in zip(tensors, parts, strict=True)]
+            )
+    return found
+
+
+def published_tensors(model: Any, *, grad: bool) -> dict[str, torch.Tensor]:
+    """Return values or gradients by the names of files: transformers holds the experts of a layer in one tensor, and
+    writes each by itself."""
+    from safetensors.torch import load_file
+
+    names = dict(model.named_parameters(remove_duplicate=False))
+    if not any("experts" in name for name in names):
+        return {name: item.grad if grad else item.detach() for name, item in names.items()}
+    written = copy.deepcopy(model)
+    if grad:
+        for parameter, its in zip(written.parameters(), model.parameters(), strict=True):
+            parameter.data = its.grad.clone()
+    with tempfile.TemporaryDirectory() as folder:
+        written.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")

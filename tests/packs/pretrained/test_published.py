@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +13,11 @@ import declarative_train as dt
 from declarative_train.engine.step.tensor_files import Tensors, join_rows
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.published import PartPlan, config_of, family_of, params_of
-from declarative_train.plan.tensor_maps import parts_in
 from tests.packs.pretrained import published_models as made
 
 
 def ids(rows: int = 3) -> torch.Tensor:
     return torch.randint(0, 90, (rows, made.TOKENS), generator=torch.Generator().manual_seed(1))
-
-
-def theirs_as_ours(model: Any, plan: Any, *, grad: bool) -> dict[str, torch.Tensor]:
-    """Values or gradients of a model of transformers by the names of ours, put together by the map."""
-    weights, held = plan.weights[0], published_tensors(model, grad=grad)
-    found = {}
-    for parameter in plan.parameters:
-        parts = parts_in(weights.tensors, parameter.name.removeprefix("lm."))
-        tensors = [
-            held[part.name][part.index][..., part.first :: part.step] if part.count else held[part.name]
-            for part in parts
-        ]
-        if parameter.tie is None:
-            found[parameter.name] = torch.cat(
-                [t.T if part.transpose else t for t, part in zip(tensors, parts, strict=True)]
-            )
-    return found
-
-
-def published_tensors(model: Any, *, grad: bool) -> dict[str, torch.Tensor]:
-    """Return values or gradients by the names of files: transformers holds the experts of a layer in one tensor, and
-    writes each by itself."""
-    from safetensors.torch import load_file
-
-    names = dict(model.named_parameters(remove_duplicate=False))
-    if not any("experts" in name for name in names):
-        return {name: item.grad if grad else item.detach() for name, item in names.items()}
-    written = copy.deepcopy(model)
-    if grad:
-        for parameter, its in zip(written.parameters(), model.parameters(), strict=True):
-            parameter.data = its.grad.clone()
-    with tempfile.TemporaryDirectory() as folder:
-        written.save_pretrained(folder)
-        return load_file(Path(folder) / "model.safetensors")
 
 
 @pytest.mark.timeout(60)
@@ -71,7 +34,7 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path: Path, name: st
     weight = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2))
     (wanted * weight).sum().backward()
     (found * weight).sum().backward()
-    graded = theirs_as_ours(theirs, plan.plan, grad=True)
+    graded = made.theirs_as_ours(theirs, plan.plan, grad=True)
     held = dict(ours.named_parameters())
     assert {f"lm.{each}" for each in held} == set(graded)
     for parameter, gradient in graded.items():
@@ -302,7 +265,7 @@ def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
     assert (tmp_path / "published" / "model.safetensors.index.json").exists()
     plan = dt.load(path).plan()
     module = plan.module()
-    for name, value in theirs_as_ours(theirs, plan.plan, grad=False).items():
+    for name, value in made.theirs_as_ours(theirs, plan.plan, grad=False).items():
         assert torch.equal(module.get_parameter(name), value), name
 
 
