@@ -75,6 +75,7 @@ RULES: dict[str, str] = {
     "P025": "parallelism_rules.tensor_across_nodes",
     "P026": "layout_rules.unreadable_calibration",
     "P027": "parallelism_rules.too_many_shards",
+    "P028": "parallelism_rules.experts_across_nodes",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

@@ -6,6 +6,7 @@ Each public function that returns diagnostics is one rule; its docstring is the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
@@ -306,6 +307,31 @@ def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
         message = f"{axes.tensor.size} ranks share each layer, but a node has {format_count(per_node, 'GPU')}"
         hint = f"set parallelism.tensor to {' or '.join(fits)}" if fits else "use `data: {shard: all}` instead"
         yield warning("P025", draft.span("parallelism.tensor"), message, hint, (Related(_gpus(draft), "the GPUs"),))
+
+
+def experts_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
+    """experts-across-nodes (P028)
+
+    Finds: an `expert` axis whose ranks, with those of the axes inside it, are spread over nodes.
+    Why:   each layer `moe` sends the rows of its experts to these ranks and back, four times in a step. The network
+           between nodes is 10 to 20 times slower than the links within a node.
+    Diff:
+        model: {graph: {act: {type: moe, experts: 16, top_k: 2, hidden: 32}}}
+    -   parallelism: {expert: 16}
+    +   parallelism: {expert: 8, data: {shard: all}}
+        training: {global_batch_size: 32}
+        layout: {nodes: 2, gpus_per_node: 8}
+    """
+    axes, layout = draft.axes, draft.layout
+    if axes is None or axes.expert is None or layout is None or layout.num_nodes == 1:
+        return
+    per_node = layout.num_gpus_per_node
+    inner = prod(axis.size for axis in (axes.context, axes.tensor) if axis is not None)
+    if per_node % (axes.expert * inner):
+        fits = [str(each) for each in range(2, per_node + 1) if per_node % (each * inner) == 0]
+        message = f"{axes.expert * inner} ranks share the experts, but a node has {format_count(per_node, 'GPU')}"
+        hint = f"set parallelism.expert to {' or '.join(fits)} if the experts fit" if fits else None
+        yield warning("P028", draft.span("parallelism.expert"), message, hint, (Related(_gpus(draft), "the GPUs"),))
 
 
 def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
