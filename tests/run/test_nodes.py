@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +326,36 @@ def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
     assert re.search(rf"{re.escape(place)}(?: in step \d+)? for \d+ s; {waits}", line)
     (run,) = (directory / "runs" / "made").iterdir()
     assert "all_reduce" in (run / "failures" / f"waiting_{1 - number}.txt").read_text()
+
+
+@pytest.mark.long
+def test_the_documented_line_of_mpirun_starts_agents(
+    directory: Path, nodes: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agents of both machines meet, and the signal that mpirun passes on stops them with a checkpoint."""
+    if shutil.which("mpirun") is None:
+        assert not os.environ.get("DTRAIN_REQUIRE_SLURM")
+        pytest.skip("wants the package openmpi-bin")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cases = [f'{each.name}) shift; exec {shlex.join(each.command("sh", "-c"))} "$*";;' for each in nodes]
+    remote = directory / "remote"  # in place of ssh: HOST COMMAND
+    remote.write_text("\n".join(["#!/bin/sh", "case $1 in", *cases, "esac"]))
+    remote.chmod(0o755)
+    (directory / "hosts").write_text("".join(f"{each.name} slots=1\n" for each in nodes))
+    line = find_line(LAUNCHING, "mpirun --hostfile").replace("$HEAD", nodes[0].address)
+    line = line.replace("HOSTS", f"{directory}/hosts --allow-run-as-root --mca plm_rsh_agent {remote}")
+    program = f"{sys.executable} -m declarative_train run {recipe(directory, changes=ENDLESS)} --quiet"
+    words = shlex.split(line.replace("dtrain run RECIPE", program))
+    with subprocess.Popen(nodes[0].command(*words), start_new_session=True) as process:
+        try:
+            wait_until(lambda: num_saved(directory) > 0, 2 * LIMIT_S)
+            process.send_signal(signal.SIGUSR1)
+            assert process.wait(2 * LIMIT_S) == 75
+        finally:
+            for pid in family(process.pid):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+    begun, *_, ended = events(directory)
+    assert isinstance(begun, RunStarted)
+    assert isinstance(ended, RunEnded)
+    assert (begun.num_ranks, ended.status) == (2, "stopped")
