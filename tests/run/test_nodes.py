@@ -20,6 +20,7 @@ import pytest
 from declarative_train.app.records.record import read_record
 from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted
 from declarative_train.run.sinks.jsonl import read_events
+from tests.engine import runs
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.machines import Machine, machines
 from tests.shell_lines import LAUNCHING, find_line
@@ -291,6 +292,41 @@ def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
     first = [each.first_step for each in sessions(directory)]
     assert first[0] < first[1] < first[2]
     assert "another node is there: the run continues with it after a checkpoint" in said[0][2]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_four_nodes_become_two_and_four_again(directory: Path) -> None:
+    """One run, whose parameters are those of one process: the global batch and its samples stay the same."""
+    endless = merged(ENDLESS, {"training": {"precision": "fp64"}})
+    path = recipe(directory, "1..4", endless)
+    with machines(4) as made:
+        head = f"{made[0].address}:{PORT}"
+        started = {number: agent(made[number], number, path, head) for number in range(4)}
+
+        def wait_for_ranks(number: int) -> None:
+            wait_until(lambda: bool(sessions(directory)) and sessions(directory)[-1].num_ranks == number, 3 * LIMIT_S)
+            saved = num_saved(directory)
+            wait_until(lambda: num_saved(directory) > saved, 3 * LIMIT_S)
+
+        wait_for_ranks(4)
+        for number in (1, 3):
+            for pid in reversed(family(started[number].pid)):
+                os.kill(pid, signal.SIGKILL)
+            finish(started.pop(number))
+        wait_for_ranks(2)
+        started |= {number: agent(made[number], number, path, head) for number in (1, 3)}
+        wait_for_ranks(4)
+        said = end(list(started.values()))
+    assert [code for code, _, _ in said] == [75] * 4, said
+    assert own_lines("".join(errors for _, _, errors in said[1:])) == []  # the head alone reports
+    (run,) = (directory / "runs" / "made").iterdir()
+    alone = directory / "alone"
+    alone.mkdir()
+    write_data(alone)
+    steps = max(runs.checkpoints(run))
+    single = runs.go(alone, merged(DIGITS, endless), max_steps=steps)
+    runs.assert_same_tensors(runs.last_tensors(single.run_dir), runs.last_tensors(run), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.long
