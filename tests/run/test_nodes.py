@@ -297,7 +297,7 @@ def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_four_nodes_become_two_and_four_again(directory: Path) -> None:
-    """One run, whose parameters are those of one process: the global batch and its samples stay the same."""
+    """The parameters are those of one process, since the global batch and its samples stay the same."""
     endless = merged(ENDLESS, {"training": {"precision": "fp64"}})
     path = recipe(directory, "1..4", endless)
     with machines(4) as made:
