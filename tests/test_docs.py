@@ -325,33 +325,11 @@ def test_every_shell_line_is_run_or_has_a_reason() -> None:
         if "::" in what:
             path, _, name = what.partition("::")
             assert f"def {name}(" in (ROOT / "tests" / path).read_text("utf-8"), what
-    others = {name for name, line in shell_lines.lines_of_recipes() if line != f"dtrain run recipes/{name}"}
-    assert {Path(name).stem for name in others} == set(shell_lines.OF_RECIPES)
-
-
-SHORT = {  # options with which a line takes seconds
-    "compare_modes run": "--max-steps 2",
-    "gpt_stdlib run": "--max-steps 1 --set checkpoint.every='1 step'",
-    "gpt_stdlib generate": "--max-tokens 4",
-    "large_model_pipeline run": "--max-steps 1 --set vars.width=64",
-    "large_model_pipeline plan": "--set vars.width=64",
-    "large_model_pipeline trace": "--set vars.width=64",
-}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("recipe", shell_lines.OF_RECIPES)
-def test_the_lines_of_a_recipe_run(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those of the tutorial that resume it."""
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    monkeypatch.chdir(tmp_path)
-    lines = [line for name, line in shell_lines.lines_of_recipes() if name == f"{recipe}.yaml"]
-    page = (ROOT / "docs" / "tutorials" / "many_gpus.md").read_text("utf-8")
-    lines += [line for line in re.findall(r"^\$ (dtrain run .*--resume.*)$", page, re.M) if f"/{recipe}." in line]
-    assert lines
-    for line in lines:
-        assert run_line(f"{line} {SHORT[f'{recipe} {line.split()[1]}']}")[1] == 0, line
+    others = [
+        each for each in shell_lines.lines_of_recipes() if not each[1].startswith(f"dtrain run recipes/{each[0]}")
+    ]
+    known = shell_lines.OF_RECIPES
+    assert [each for each in others if not any(each[0] == name and each[1].startswith(at) for name, at in known)] == []
 
 
 @pytest.mark.long

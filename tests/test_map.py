@@ -114,6 +114,7 @@ ASKS_FOR_A_MODE = {  # next to recipe/sections/parallelism.py, where each word s
     "recipe/checks/parallelism_rules.py": "a rule about what shares a batch out on one GPU",
     "recipe/hints/aliases.py": "what other tools call a mode",
     "recipe/hints/relocated_keys.py": "what other tools call a mode",
+    "tools/calibrate/probes.py": "measures a step in each of them",
     "tools/verify/prepare.py": "makes the same step in one process",
     "planner/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }

@@ -9,13 +9,16 @@ import pytest
 
 from declarative_train.app.main import main
 from declarative_train.components.hardware import HARDWARE
+from declarative_train.plan.plan import Plan
 from declarative_train.planner.calibration import calibrate_to_rows, read_calibration, write_calibration
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
 from declarative_train.planner.text.describe import describe
-from declarative_train.tools.calibrate import measure
+from declarative_train.tools.calibrate import measure, probes
 from tests.planner.times import predict, read_published, recipe_of
 
 A100 = Machine(HARDWARE["a100-sxm-80gb"])
+FIGURES = {"peak_flops": {"fp32": 1e11}, "memory_per_s": 1e10, "link_per_s": 1e9, "network_per_s": 1e9}
+CPU = Machine(replace(HARDWARE["cpu"], **FIGURES), replace(DEFAULT, runs_ahead=False))
 
 
 def test_a_calibration_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -55,8 +58,7 @@ def test_many_rows_give_the_error() -> None:
 
 
 def test_a_calibrated_cpu_has_times(planned, tmp_path: Path) -> None:
-    cpu = replace(HARDWARE["cpu"], peak_flops={"fp32": 1e11}, memory_per_s=1e10, link_per_s=1e9, network_per_s=1e9)
-    write_calibration(tmp_path / "cpu.json", Machine(cpu, replace(DEFAULT, runs_ahead=False)), "by hand")
+    write_calibration(tmp_path / "cpu.json", CPU, "by hand")
     assert planned("layout: {gpus: 2}\nparallelism: ddp").estimate is None
     found = planned("layout: {gpus: 2}\nparallelism: ddp", f"layout.calibration={tmp_path / 'cpu.json'}").estimate
     assert found is not None
@@ -82,13 +84,59 @@ def test_the_command_measures_this_machine(
 ) -> None:
     monkeypatch.setattr(measure, "SIZES", (64,))
     monkeypatch.setattr(measure, "TRIES", 3)
+    monkeypatch.setattr(probes, "COUNTED", 5)
     output = tmp_path / "node.json"
     assert main(["calibrate", "-o", str(output)]) == 0
     assert "us for an operation" in capsys.readouterr().out
     machine = read_calibration(output)
-    figures = (machine.hardware.peak_of("fp32"), machine.memory_per_s, machine.constants.call_s)
+    constants = machine.constants
+    figures = (machine.hardware.peak_of("fp32"), machine.memory_per_s, constants.attention_efficiency, constants.draw_s)
     assert all(figure is not None and figure > 0 for figure in figures)
     assert not machine.constants.runs_ahead
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_steps_of_the_engine_give_the_time_of_the_host(num_ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each step takes what a machine with known constants predicts, these constants are found."""
+    known = {"call_s": 9e-6, "tensor_s": 6e-6, "step_s": 3e-4}
+    known |= {"shard_call_s": 8e-4, "stage_call_s": 5e-4} if num_ranks > 1 else {}
+    host = replace(CPU.constants, step_s=0.0)
+    found = probes.compile_probes(num_ranks)
+    real = Machine(CPU.hardware, replace(host, **known))
+
+    def measured(plan: Plan) -> probes.Measured:
+        (probe,) = [each for each in found.values() if each.plan is plan]
+        return probes.Measured(probe.predict_s(real), 1e-4 + known["tensor_s"] * len(plan.parameters))
+
+    monkeypatch.setattr(probes, "measure", measured)
+    fitted = probes.fit_to_steps(Machine(CPU.hardware, host), found).constants
+    assert {name: getattr(fitted, name) for name in known} == pytest.approx(known)
+
+
+@pytest.mark.parametrize(
+    ("name", "parallelism", "times"),
+    [
+        ("tensor_s", "single", 4),  # two layers, each with a weight and a bias
+        ("shard_call_s", "fsdp", 6),  # two units, gathered forward and backward, and scattered
+        (
+            "stage_call_s",
+            "{pipeline: {stages: 2, microbatches: 2}}",
+            6,
+        ),  # four of a rank, and two while it waits for the other
+    ],
+)
+def test_a_cpu_takes_time_for_each(planned, tmp_path: Path, name: str, parallelism: str, times: int) -> None:
+    gpus = 1 if parallelism == "single" else 2
+    layout = f"layout: {{gpus: {gpus}, device: cpu}}\nparallelism: {parallelism}"
+    step_s = []
+    for seconds in (0.0, 1.0):
+        write_calibration(
+            tmp_path / "cpu.json", Machine(CPU.hardware, replace(CPU.constants, **{name: seconds})), "by hand"
+        )
+        found = planned(layout, f"layout.calibration={tmp_path / 'cpu.json'}").estimate
+        assert found is not None
+        step_s.append(found.step_s)
+    assert step_s[1] - step_s[0] == pytest.approx(times)
 
 
 def test_rows_without_a_predicted_time_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

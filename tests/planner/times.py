@@ -79,8 +79,8 @@ kernels, and one dense model, Llama 3 70B with LoRA on tensor ranks, an interlea
 - the time of the host for an operation of our engine on a server (10 us are assumed), and the step's own time (2 ms)
 - what a compiler fuses: 40% of the traffic of elementwise operations and 30% of their calls are assumed to remain
 - GPUs whose power or network is limited below their data sheet: calibrate with one measured step
-- CPUs: only with a calibration, on a quiet machine; operations that torch does not divide over its threads are
-  predicted too fast
+- CPUs: only with a calibration, on a quiet machine; operations that torch does not divide over its threads, or that are
+  slow there (batch norm, thin products), are predicted too fast
 - slow disks and networks of data: only the gathering of rows and the decoding of pictures are counted; `dtrain run`
   reports the time that a run waits for data
 """

@@ -34,6 +34,12 @@ class Constants:
     link_latency_s        latency of a collective inside a node, for each rank that it passes on its way. Fitted
     network_latency_s     the same between nodes, for each doubling of the nodes: the fit is insensitive to it
     step_s                time of a step whatever the model: batch, loop, optimizer. An assumption for our engine
+    tensor_s              time of the optimizer for a tensor, where it has no kernel for many: on CPUs
+    shard_call_s          time of the host for a collective of fsdp, added to its latency: hooks, copies, views. Only on
+                          CPUs; on GPUs the host is ahead
+    stage_call_s          time of the host for a forward or backward of a microbatch in a pipeline: its messages and the
+                          schedule. On CPUs; on GPUs the host is ahead
+    draw_s                time to draw a number for dropout: on CPUs; a GPU draws while it waits for memory
     fused_traffic         part of the traffic of elementwise operations that remains when they are compiled, and
     fused_calls           part of their calls: a chain of about three becomes one kernel. An assumption, compared with
                           torchtitan's compiled runs in docs/planner.md
@@ -57,6 +63,10 @@ class Constants:
     link_latency_s: float = 2.1e-6
     network_latency_s: float = 20e-6
     step_s: float = 2e-3
+    tensor_s: float = 0.0
+    shard_call_s: float = 0.0
+    stage_call_s: float = 0.0
+    draw_s: float = 0.0
     fused_traffic: float = 0.4
     fused_calls: float = 0.3
     assemble_per_s: float = 1e9

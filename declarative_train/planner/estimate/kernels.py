@@ -45,7 +45,8 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
     """Kernels of one pass through a part of the model. Operations and bytes of n rows: `flops @ (1, n)`, `moved @ (1,
-    n)`. `calls`: how many kernels one operation starts (a recurrent layer: one for each position)."""
+    n)`. `calls`: how many kernels one operation starts (a recurrent layer: one for each position). The operations of a
+    kernel of kind MEMORY are the random numbers that it draws."""
 
     flops: np.ndarray
     moved: np.ndarray
@@ -270,7 +271,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             count = flop_registry.get(func.overloadpacket)
             flops = 0 if count is None else count(*args, **(kwargs or {}), out_val=result)
-            self.calls.append((flops, moved, PRODUCT if flops else MEMORY, 1))
+            draws = args[0].numel() if name == "native_dropout" else 0
+            self.calls.append((flops or draws, moved, PRODUCT if flops else MEMORY, 1))
         return result
 
 

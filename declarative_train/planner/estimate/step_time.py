@@ -5,7 +5,8 @@ longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take th
 device is as slow as the host that starts its operations, if that is slower. Communication overlaps as in the engine:
 the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward, except the
 last bucket; in a pipeline it follows the schedule. The copies into and out of the buffers of fsdp are not hidden, since
-they need the device's memory. `constants.py` has every constant.
+they need the device's memory. On a CPU, whose cores do all of this, nothing overlaps: products and their traffic, calls
+and communication add up. `constants.py` has every constant.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from declarative_train.planner.estimate.traffic import (
 
 LINK_OF: dict[int, Link] = {SUMMED: "node", SUMMED_FAR: "network"}
 LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softmax and choice, forward and backward
-UPDATE_CALLS = 12  # of the optimizer for one tensor, where a device has no kernel for many
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,8 @@ def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machin
     else:
         last_s = max((each.call_s for each in reduced), default=0.0)
         exposed_s = max(last_s, _seconds(reduced) - backward_s) + _seconds(copied)
+    if placement.is_sharded:
+        exposed_s += machine.constants.shard_call_s * sum(each.num_calls for each in (*gathered, *reduced))
     return StepTime(
         compute_s=number * (forward_s + backward_s),
         exposed_s=exposed_s + _repack_s(gathered, reduced, model, placement, machine),
@@ -169,8 +171,10 @@ def _stage_time(
     if pipes is None or number == pipes.num_stages - 1:
         loss_s = _loss_s(model, rows, machine)
         forward_s, backward_s = forward_s + loss_s / 3, backward_s + 2 * loss_s / 3
-    onward_s, back_s = (0.0, 0.0) if pipes is None else _hops_s(number, placement, machine)
-    return StageTime(forward_s, backward_s, weights_s, onward_s, back_s)
+    if pipes is None:
+        return StageTime(forward_s, backward_s, weights_s)
+    call_s = machine.constants.stage_call_s
+    return StageTime(forward_s + call_s, backward_s + call_s, weights_s, *_hops_s(number, placement, machine))
 
 
 @lru_cache(maxsize=65536)
@@ -186,9 +190,9 @@ def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int,
         calls[is_memory] *= constants.fused_calls
     memory_s = moved / machine.memory_per_s
     rate = peak * hardware.reached * np.where(kernels.kind == ATTENTION, constants.attention_efficiency, 1.0)
-    device_s = np.where(
-        is_memory, memory_s, np.maximum(flops / rate + kernels.calls * constants.product_ramp_s, memory_s)
-    )
+    product_s = flops / rate + kernels.calls * constants.product_ramp_s
+    product_s = np.maximum(product_s, memory_s) if constants.runs_ahead else product_s + memory_s
+    device_s = np.where(is_memory, memory_s + flops * constants.draw_s, product_s)
     for kind, link in LINK_OF.items():
         of_kind = kernels.kind == kind
         if of_kind.any():  # `calls` are the ranks of the all-reduce
@@ -241,6 +245,4 @@ def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine
     added = 3 * (placement.num_microbatches - 1) * held.trained * PARAMETER_BYTES[model.precision]
     device_s = (moved + added) / machine.memory_per_s
     tensors = sum(len(model.nodes[name].parameters) for name in part.nodes)
-    if constants.runs_ahead:
-        return device_s + constants.step_s
-    return device_s + constants.step_s + UPDATE_CALLS * tensors * constants.call_s
+    return device_s + constants.step_s + tensors * constants.tensor_s

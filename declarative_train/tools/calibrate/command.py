@@ -41,10 +41,16 @@ def run(args: argparse.Namespace) -> int:
     peaks = ", ".join(
         f"{amount(peak * hardware.reached, 'FLOP/s')} in {name}" for name, peak in hardware.peak_flops.items()
     )
+    of_shards, of_stages = (f"{seconds * 1e3:.2g} ms" for seconds in (constants.shard_call_s, constants.stage_call_s))
     print_text(
         f"{hardware.name}: {peaks}, {amount(machine.memory_per_s, 'B/s')} of memory, {constants.call_s * 1e6:.3g} us "
         "for an operation"
         + (f", {amount(machine.link_per_s('node'), 'B/s')} between ranks" if args.ranks > 1 else "")
+        + (
+            f", {of_shards} for a collective of fsdp, {of_stages} for a forward or backward in a pipeline"
+            if constants.shard_call_s
+            else ""
+        )
         + f"\nwrote {args.output}; name it by layout.calibration"
     )
     return 0

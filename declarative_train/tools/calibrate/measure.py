@@ -1,4 +1,7 @@
-"""Measure this machine for the time model: products, memory, calls of the host, links between ranks, and a step."""
+"""Measure this machine for the time model: products, memory, calls of the host, links between ranks, and a step.
+
+On a CPU the ranks measure at the same time, as they share its cores and memory; `probes.py` runs steps of our engine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from math import inf
 from typing import Any
 
 import torch
@@ -16,53 +19,92 @@ from torch import distributed, multiprocessing, nn
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.hardware import Hardware, Precision
-from declarative_train.core.machine import num_cores
+from declarative_train.engine.devices import keep_freed_memory, threads_per_rank
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
+from declarative_train.tools.calibrate.probes import Probe, Step, compile_probes, fit_to_steps
 
 SIZES = (256, 512, 1024)  # of products on a CPU; 8 times as large on a GPU
-TRIES, MOST_S = 7, 1.0  # of a measurement
+TRIES, MOST_S = 20, 1.0  # of a measurement
 LAYERS, OPERATIONS = 20, 6  # a linear layer and a relu have 2 operations forward and 4 backward
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MESSAGE = 1 << 24  # bytes
-WAIT_S = 60
+BETWEEN = 256  # size of the product that ranks compute between two collectives
+WIDE = (1024, 256)  # rows and width of the activations of a small model
+WIDE_PASSES = 22  # reads and writes of layer norm, GELU and softmax (2 forward, 3 backward each) and a product (7)
+HEADS = (8, 4, 64, 16)  # samples, heads, positions and width of attention
+DRAWN = 1 << 18
+WAIT_S = 120
 
 
 def measure_machine(num_ranks: int) -> Machine:
     """Return the figures of the machine as one of `num_ranks` ranks measures them while all run at the same time."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu":
-        torch.set_num_threads(max(1, num_cores() // num_ranks))
-    scale = 8 if device.type == "cuda" else 1
-    peaks: dict[Precision, float] = {
-        name: max(_product_rate(size * scale, dtype, device) for size in SIZES) for name, dtype in DTYPES.items()
-    }
-    memory_per_s, call_s = _memory_rate(device), _call_s(device)
-    latency_s, link_per_s = _link(num_ranks, device) if num_ranks > 1 else (0.0, 1e12)
-    base = HARDWARE["cpu"] if device.type == "cpu" else hardware_of_device(torch.cuda.get_device_name(device))
+    if torch.cuda.is_available():
+        return _measure_gpu(num_ranks)
+    probes = compile_probes(num_ranks)
+    if num_ranks > 1:
+        machine: Machine = _in_ranks(num_ranks, "cpu", partial(_measure_cpu, num_ranks, probes))
+        return machine
+    num_threads = torch.get_num_threads()
+    try:
+        return _measure_cpu(1, probes)
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _measure_gpu(num_ranks: int) -> Machine:
+    device = torch.device("cuda")
+    base = hardware_of_device(torch.cuda.get_device_name(device))
     if base is None:
         raise LookupError(torch.cuda.get_device_name(device))
-    reached = replace(DEFAULT, call_s=call_s, memory_efficiency=1.0, link_efficiency=1.0, link_latency_s=latency_s)
-    hardware: Hardware = replace(base, memory_per_s=memory_per_s, link_per_s=link_per_s, source="dtrain calibrate")
-    if device.type == "cuda":  # the peak stays that of the data sheet, by which utilisation is counted
-        peak = base.peak_of("bf16") or 0.0
-        hardware = replace(hardware, reached=peaks["bf16"] / peak if peak else base.reached)
-        return Machine(hardware, reached)
-    hardware = replace(hardware, peak_flops={**peaks, "fp16": peaks["bf16"]}, network_per_s=link_per_s, reached=1.0)
-    constants = replace(
-        reached,
-        product_ramp_s=0.0,
-        attention_efficiency=0.5,
-        network_efficiency=1.0,
-        network_latency_s=latency_s,
-        step_s=50 * call_s,
-        runs_ahead=False,
-        error=0.4,
+    rate = max(_product_rate(8 * size, torch.bfloat16, device) for size in SIZES)
+    memory_per_s, call_s = _memory_rate(device), _call_s(device)
+    latency_s, link_per_s = _in_ranks(num_ranks, "cuda", _link) if num_ranks > 1 else (0.0, 1e12)
+    peak = base.peak_of("bf16") or 0.0  # it stays that of the data sheet, by which utilisation is counted
+    reached = rate / peak if peak else base.reached
+    hardware: Hardware = replace(
+        base, memory_per_s=memory_per_s, link_per_s=link_per_s, reached=reached, source="dtrain calibrate"
     )
+    constants = replace(DEFAULT, call_s=call_s, memory_efficiency=1.0, link_efficiency=1.0, link_latency_s=latency_s)
     return Machine(hardware, constants)
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the median time of calls of `run` in seconds, without the first call."""
+def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
+    """Return the machine of this rank; all ranks call it at the same time."""
+    device = torch.device("cpu")
+    torch.set_num_threads(threads_per_rank(num_ranks))
+    keep_freed_memory()
+    peaks: dict[Precision, float] = {
+        name: max(_product_rate(size, dtype, device) for size in SIZES) for name, dtype in DTYPES.items()
+    }
+    latency_s, link_per_s = _link(device, num_ranks) if num_ranks > 1 else (0.0, 1e12)
+    hardware: Hardware = replace(
+        HARDWARE["cpu"],
+        peak_flops={**peaks, "fp16": peaks["bf16"]},
+        memory_per_s=_elementwise_rate(),
+        link_per_s=link_per_s,
+        network_per_s=link_per_s,
+        reached=1.0,
+        source="dtrain calibrate",
+    )
+    constants = replace(
+        DEFAULT,
+        product_ramp_s=0.0,
+        attention_efficiency=_attention_rate() / peaks["fp32"],
+        memory_efficiency=1.0,
+        link_efficiency=1.0,
+        link_latency_s=latency_s,
+        network_efficiency=1.0,
+        network_latency_s=latency_s,
+        draw_s=_seconds(lambda: torch.empty(DRAWN).bernoulli_(0.9), device) / DRAWN,
+        runs_ahead=False,
+        error=0.4,
+    )
+    return fit_to_steps(Machine(hardware, constants), probes)
+
+
+def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
+    """Return the least time of calls of `run` in seconds, without the first call: other processes only add time. With
+    an infinite `most_s`, ranks that call this at the same time call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -73,9 +115,9 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         found.append(time.perf_counter() - start_s)
-        if len(found) > 2 and time.monotonic() - begun_s > MOST_S:
+        if len(found) > 2 and time.monotonic() - begun_s > most_s:
             break
-    return median(found[1:])
+    return min(found[1:])
 
 
 def _product_rate(size: int, dtype: torch.dtype, device: torch.device) -> float:
@@ -84,9 +126,33 @@ def _product_rate(size: int, dtype: torch.dtype, device: torch.device) -> float:
 
 
 def _memory_rate(device: torch.device) -> float:
-    one, other = (torch.randn(1 << (27 if device.type == "cuda" else 23), device=device) for _ in range(2))
+    one, other = (torch.randn(1 << 27, device=device) for _ in range(2))
     into = torch.empty_like(one)
     return 3 * one.nbytes / _seconds(lambda: torch.add(one, other, out=into), device)
+
+
+def _elementwise_rate() -> float:
+    """Return the bytes per second of elementwise operations, forward and backward. A CPU computes most of them slower
+    than it reads memory."""
+    rows, gradient = torch.randn(WIDE, requires_grad=True), torch.randn(WIDE)
+
+    def step() -> None:
+        normal = nn.functional.gelu(nn.functional.layer_norm(rows, WIDE[1:]))
+        (normal.softmax(-1) * rows).backward(gradient)  # type: ignore[no-untyped-call]
+
+    return WIDE_PASSES * rows.nbytes / _seconds(step, torch.device("cpu"))
+
+
+def _attention_rate() -> float:
+    """Return the operations per second of fused causal attention, forward and backward."""
+    query, key, value = (torch.randn(HEADS, requires_grad=True) for _ in range(3))
+
+    def step() -> None:
+        nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
+
+    samples, heads, positions, width = HEADS
+    products = 7  # 2 forward, 5 backward, of which a causal one computes half
+    return products * samples * heads * positions**2 * width / _seconds(step, torch.device("cpu"))
 
 
 def _call_s(device: torch.device) -> float:
@@ -102,31 +168,47 @@ def _call_s(device: torch.device) -> float:
     return _seconds(step, device) / (LAYERS * OPERATIONS)
 
 
-def _link(num_ranks: int, device: torch.device) -> tuple[float, float]:
-    """Return (latency of an all-reduce in seconds per rank of the ring, bytes per second of the ring)."""
+def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
+    """Return (latency of an all-reduce in seconds per rank of the ring, bytes per second of the ring). The ranks
+    compute between collectives, as in a step, so that they have to wait for each other."""
+    one = torch.randn(BETWEEN, BETWEEN, device=device)
+    small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
+
+    def compute() -> None:
+        for _ in range(10):
+            torch.mm(one, one)
+
+    def step() -> None:
+        for _ in range(10):
+            torch.mm(one, one)
+            distributed.all_reduce(small)
+
+    latency_s = max(0.0, _seconds(step, device, inf) - _seconds(compute, device, inf)) / 10
+    large_s = _seconds(lambda: distributed.all_reduce(large), device, inf)
+    sent = 2 * (num_ranks - 1) / num_ranks * MESSAGE
+    return latency_s / (num_ranks - 1), sent / max(large_s - latency_s, 1e-9)
+
+
+def _in_ranks(num_ranks: int, kind: str, work: Callable[..., Any]) -> Any:
+    """Return what the first of `num_ranks` processes of a group returns from `work(device, num_ranks)`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     results = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(_all_reduce, (num_ranks, port, device.type, results), num_ranks)  # type: ignore[attr-defined, no-untyped-call]
-    small_s, large_s = results.get()
-    sent = 2 * (num_ranks - 1) / num_ranks * MESSAGE
-    return small_s / max(1, num_ranks - 1), sent / max(large_s - small_s, 1e-9)
+    multiprocessing.spawn(_run_rank, (num_ranks, port, kind, work, results), num_ranks)  # type: ignore[attr-defined, no-untyped-call]
+    return results.get()
 
 
-def _all_reduce(rank: int, num_ranks: int, port: int, kind: str, results: Any) -> None:
+def _run_rank(rank: int, num_ranks: int, port: int, kind: str, work: Callable[..., Any], results: Any) -> None:
+    from datetime import timedelta
+
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
     backend = "nccl" if kind == "cuda" else "gloo"
-    from datetime import timedelta
-
     distributed.init_process_group(backend, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=WAIT_S))
-    found = []
-    for size in (1, MESSAGE // 4):
-        tensor = torch.ones(size, device=device)
-        found.append(_seconds(partial(distributed.all_reduce, tensor), device))
+    found = work(device, num_ranks) if kind == "cuda" else work()
     if rank == 0:
-        results.put(tuple(found))
+        results.put(found)
     distributed.barrier()
     os._exit(0)  # a group that is destroyed can hang

@@ -1,0 +1,155 @@
+"""Probes: steps of our engine with models so small that the host's own time decides, from which constants follow.
+
+Each constant explains what a step takes beyond the time that is predicted without it, or the difference between two
+steps. So what a step does outside of the counted operations (views, hooks, modules) is in the time of those. The
+constants before it in `STEPS` are known then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+
+from declarative_train import planner, recipe
+from declarative_train.data.batch import Batch
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
+from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.plan.plan import Plan
+from declarative_train.planner.estimate.constants import Machine
+from declarative_train.planner.estimate.model import ModelFacts, facts_of
+from declarative_train.planner.estimate.placement import Placement, placement_of
+from declarative_train.planner.estimate.step_time import step_time
+
+UNCOUNTED, COUNTED = 5, 30  # steps of a probe
+FEW, MANY = 2, 8  # layers, or microbatches of a pipeline
+ROWS = 2  # in a forward
+UNIT_S = 1e-6
+_KEPT: list[Engine] = []  # a process group that is torn down may hang (torch-facts, section 4)
+RECIPE = """
+name: probe
+data:
+  source: {{type: synthetic, kind: tokens, rows: 4000}}
+  window: {{length: 9, stride: 8}}
+  fields:
+    tokens: {{column: tokens, rows: ":-1"}}
+    next: {{column: tokens, rows: "1:"}}
+model:
+  graph:
+    logits: {{type: gpt, vocabulary: 256, layers: {layers}, width: 16, heads: 2, input: tokens}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: next}}}}
+training: {{steps: 100, global_batch_size: {batch}, optimizer: {{type: adamw, lr: 1e-3}}}}
+parallelism: {parallelism}
+layout: {{gpus: {ranks}, device: cpu}}
+"""
+Step = tuple[str, int]  # of a mode, with so many layers (of a pipeline: with a layer for each rank, and microbatches)
+# constant -> the step that it explains, or the step whose difference from a smaller one it explains
+STEPS: dict[str, tuple[Step, Step | None]] = {
+    "call_s": (("single", MANY), ("single", FEW)),
+    "step_s": (("ddp", FEW), None),
+    "shard_call_s": (("fsdp", MANY), ("fsdp", FEW)),
+    "stage_call_s": (("pipeline", MANY), ("pipeline", FEW)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Plan of a step, with the facts that its predicted time follows from."""
+
+    plan: Plan
+    model: ModelFacts
+    placement: Placement
+
+    def predict_s(self, machine: Machine) -> float:
+        """Return the time of the step on a machine."""
+        found = step_time(self.model, self.placement, machine)
+        assert found is not None
+        return found.total_s
+
+
+def compile_probes(num_ranks: int) -> dict[Step, Probe]:
+    """Return the probes of a machine where so many ranks run."""
+    steps = [step for pair in STEPS.values() for step in pair if step is not None]
+    return {step: _compile(*step, num_ranks) for step in steps if num_ranks > 1 or step[0] == "single"}
+
+
+def _compile(mode: str, number: int, num_ranks: int) -> Probe:
+    ranks = 1 if mode == "single" else num_ranks
+    text = RECIPE.format(
+        layers=num_ranks if mode == "pipeline" else number,
+        batch=ROWS * (number if mode == "pipeline" else ranks),
+        parallelism=f"{{pipeline: {{stages: {num_ranks}, microbatches: {number}}}}}" if mode == "pipeline" else mode,
+        ranks=ranks,
+    )
+    loaded = recipe.load("probe.yaml", text=text)
+    plan = None if loaded.recipe is None else planner.compile(loaded.recipe)[0]
+    assert plan is not None, loaded.diagnostics
+    model = facts_of(plan)
+    return Probe(plan, model, placement_of(plan.layout, plan.batch, tuple(model.nodes)))
+
+
+def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
+    """Return the machine with the constants of `STEPS`, and the optimizer's time for a tensor. All ranks call it at the
+    same time."""
+    measured = {step: measure(probe.plan) for step, probe in probes.items()}
+    many, few = (probes["single", number] for number in (MANY, FEW))
+    tensors = len(many.plan.parameters) - len(few.plan.parameters)
+    update_s = measured["single", MANY].update_s - measured["single", FEW].update_s
+    machine = Machine(machine.hardware, replace(machine.constants, step_s=0.0, tensor_s=max(0.0, update_s) / tensors))
+    is_alone = ("ddp", FEW) not in probes
+    for name, (step, smaller) in STEPS.items():
+        if is_alone and name == "step_s":
+            step = ("single", FEW)
+        elif step not in probes:
+            continue
+        explained_s = measured[step].step_s - (0.0 if smaller is None else measured[smaller].step_s)
+        without_s, with_s = (
+            probes[step].predict_s(each) - (0.0 if smaller is None else probes[smaller].predict_s(each))
+            for each in (_with(machine, name, 0.0), _with(machine, name, UNIT_S))
+        )
+        machine = _with(machine, name, max(0.0, UNIT_S * (explained_s - without_s) / (with_s - without_s)))
+    return machine
+
+
+def _with(machine: Machine, name: str, seconds: float) -> Machine:
+    return Machine(machine.hardware, replace(machine.constants, **{name: seconds}))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds of a step, and of its optimizer's update."""
+
+    step_s: float
+    update_s: float
+
+
+def measure(plan: Plan) -> Measured:
+    """Measure steps of a plan."""
+    engine = Engine(plan, torch.device("cpu"))
+    _KEPT.append(engine)
+    times, updates = [], []
+    for number, batches in enumerate(_batches(plan, engine), 1):
+        begun_s = time.perf_counter()
+        engine.step(number, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
+        times.append(time.perf_counter() - begun_s)
+        begun_s = time.perf_counter()
+        engine.optimizer.step()
+        updates.append(time.perf_counter() - begun_s)
+    return Measured(median(times[UNCOUNTED:]), median(updates[UNCOUNTED:]))
+
+
+def _batches(plan: Plan, engine: Engine) -> Iterator[Sequence[Batch]]:
+    training = TrainingBatches(
+        plan.data,
+        slots_of(plan),
+        engine.dp_rank,
+        open_sets(plan.data),
+        device=engine.device,
+        hold_on_device=True,
+        steps_bytes=0,
+    )
+    return training.iterate(1, UNCOUNTED + COUNTED)
