@@ -59,7 +59,7 @@ def _reason(
 _REDUCTIONS = frozenset(
     ("all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod", "std")
 ) | {"sum", "var"}
-_ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softmax"))
+_ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softmax", "topk", "topk_indices"))
 
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:

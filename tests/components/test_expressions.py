@@ -179,6 +179,8 @@ CASES = {
     "clamp(mu, min=0)": lambda t: t["mu"].clamp(min=0),
     "max(mu, dim=1)": lambda t: t["mu"].amax(1),
     "argmax(mu, dim=-1)": lambda t: t["mu"].argmax(-1),
+    "topk(mu, 2)": lambda t: t["mu"].topk(2).values,
+    "topk_indices(h.hidden, k=2, dim=1)": lambda t: t["h.hidden"].topk(2, 1).indices,
     "norm(mu, dim=-1)": lambda t: t["mu"].norm(dim=-1),
     "one_hot(ids, num_classes=9)": lambda t: __import__("torch").nn.functional.one_hot(t["ids"], 9).float(),
     "permute(h.hidden, 0, 2, 1)": lambda t: t["h.hidden"].permute(0, 2, 1),
@@ -285,6 +287,10 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
         ("squeeze(v)", "`squeeze` does not take `v` (B, 8): dimension -1 has size 8, not 1"),
         ("reshape(v, [B, 3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
          "as (B, 3, 3)"),
+        ("topk(v, 9)", "`topk` does not take `v` (B, 8): dimension -1 has 8 values, of which there are no 9 greatest"),
+        ("topk_indices(m, 5, dim=1)", "`topk_indices` does not take `m` (B, 4, 5): dimension 1 has 4 values, of which "
+         "there are no 5 greatest"),
+        ("topk(u, 1, dim=1)", "`topk` does not take `u` (B): it has no dimension 1, there is the batch only"),
         ("v[:, 8]", "this slice does not fit `v` (B, 8): there is no 8 in dimension 1, whose size is 8"),
         ("v[:, 0, 0]", "this slice does not fit `v` (B, 8): it has, without the batch, 1 dimension"),
         ("concat(m, m[:, :, :3], dim=1)", "`concat` does not take `m` (B, 4, 5), (B, 4, 3): they may differ in "

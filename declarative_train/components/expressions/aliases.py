@@ -29,7 +29,8 @@ NOTES = {
         ("arange", "empty", "eye", "full", "linspace", "ones", "range", "tensor", "zeros", "diag", "tril", "triu"),
         _NO_MAKERS,
     ),
-    **dict.fromkeys(("argsort", "bincount", "cumprod", "nonzero", "scatter", "sort", "topk", "unique"), _NOT_THERE),
+    **dict.fromkeys(("argsort", "bincount", "cumprod", "nonzero", "sort", "unique"), _NOT_THERE),
+    "scatter": "write `sum(one_hot(index, SIZE) * unsqueeze(x, -1), dim=-2)`",
     **dict.fromkeys(
         ("rand", "randn", "normal", "randint"), "numbers are drawn in the shape of a tensor: `randn_like(x)`"
     ),

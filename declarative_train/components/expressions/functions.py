@@ -70,6 +70,7 @@ _X = Parameter("x", "tensor")
 _Y = Parameter("y", "tensor")
 _DIM = Parameter("dim", "dim")
 _LAST = Parameter("dim", "dim", -1)
+_K = Parameter("k", "int")
 _DIMS = Parameter("dim", "dims")
 _KEEPDIM = Parameter("keepdim", "bool", False)
 _TWO_VALUES = (Parameter("x", "value"), Parameter("y", "value"))
@@ -166,6 +167,8 @@ FUNCTIONS: dict[str, Function] = {
     "sum": _reduce("torch.sum", "accumulated"),
     "tan": _each("torch.tan"),
     "tanh": _each("torch.tanh"),
+    "topk": Function(f"{_SAMPLES}.topk", (_X, _K, _LAST), keeps_range=True),
+    "topk_indices": Function(f"{_SAMPLES}.topk_indices", (_X, _K, _LAST), "int64"),
     "transpose": _move("torch.transpose", Parameter("dim0", "dim"), Parameter("dim1", "dim")),
     "unsqueeze": _move("torch.unsqueeze", _LAST),
     "var": Function("torch.var", (_X, _DIMS, Parameter("correction", "int", 1), _KEEPDIM), "floating"),

@@ -106,7 +106,9 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[KnownRange]
     if name == "masked_fill":
         value = float(str(options["value"]))
         return _each(lambda x: _either(x, (value, value)), first)
-    if name in ("sum", "cumsum", "argmax", "argmin"):
+    if name == "topk":
+        return KnownRange((first.hull,))
+    if name in ("sum", "cumsum", "argmax", "argmin", "topk_indices"):
         return _over(name, first, options.get("dim"))
     return UNKNOWN
 
@@ -219,7 +221,7 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
         return UNKNOWN
     size = math.prod(x.shape[place - 1] for place in places)
     low, high = x.hull
-    if name in ("argmax", "argmin"):
+    if name in ("argmax", "argmin", "topk_indices"):
         return KnownRange(((0, max(size - 1, 0)),))
     sums = _times(size, low), _times(size, high)
     return KnownRange(((min(low, sums[0]), max(high, sums[1])) if name == "cumsum" else sums,))

@@ -105,6 +105,16 @@ def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.take_along_dim(x, index, dim)
 
 
+def topk(x: torch.Tensor, k: int, dim: int) -> torch.Tensor:
+    """Return the `k` greatest values of `x` along `dim`, the greatest first."""
+    return x.topk(k, dim).values
+
+
+def topk_indices(x: torch.Tensor, k: int, dim: int) -> torch.Tensor:
+    """Return the indices of the values that `topk` returns, int64."""
+    return x.topk(k, dim).indices
+
+
 def detach(x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 

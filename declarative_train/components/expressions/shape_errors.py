@@ -61,6 +61,7 @@ def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str
     return (
         _of_dims(operation, rank)
         or _of_squeeze(operation, tensors[0])
+        or _of_topk(operation, tensors[0])
         or _of_sizes(operation, tensors[0])
         or (_of_product(tensors) if operation.name in ("@", "matmul") else None)
         or (_of_list(tensors, operation) if operation.name in ("concat", "stack") else _of_pair(tensors, rank))
@@ -110,6 +111,14 @@ def _of_squeeze(operation: Operation, tensor: torch.Tensor) -> str | None:
         return None
     dim = int(str(operation.options["dim"]))
     return f"dimension {dim} has size {tensor.shape[dim]}, not 1"
+
+
+def _of_topk(operation: Operation, tensor: torch.Tensor) -> str | None:
+    if operation.name not in ("topk", "topk_indices"):
+        return None
+    dim, k = int(str(operation.options["dim"])), int(str(operation.options["k"]))
+    size = tensor.shape[dim]
+    return None if 1 <= k <= size else f"dimension {dim} has {size} values, of which there are no {k} greatest"
 
 
 def _of_product(tensors: list[torch.Tensor]) -> str | None:
