@@ -37,7 +37,7 @@ from declarative_train.data.source import (
     report_unrun,
 )
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec
-from declarative_train.data.split_checks import RowsOfSet, divide, overlaps
+from declarative_train.data.split_checks import RowsOfSet, divide, find_overlaps
 from declarative_train.data.split_rows import TRAINING
 from declarative_train.data.statistics import (
     Inherited,
@@ -89,7 +89,7 @@ def _describe(draft: DataDraft) -> DataSpec | None:
     main = tables.get(None)
     if main is None:
         return None
-    draft.diagnostics += overlaps(draft.section.source, draft.section.split, tables, draft.span)
+    draft.diagnostics += find_overlaps(draft.section.source, draft.section.split, tables, draft.span)
     columns = find_columns(draft, tables)
     sets = None if has_unknown_columns(draft, main) or not draft.window_fits else divide(draft, tables)
     if sets is None:

@@ -81,7 +81,7 @@ class PairMixer:
                     values = batch.tensors[name]
                     others[name] = values.index_select(0, index.to(values.device))
             key = key_of("transform", self.seed, batch.epoch, place)
-            tensors |= entry.mixed(tensors, others, fields, numbers, acts, key)
+            tensors |= entry.mix(tensors, others, fields, numbers, acts, key)
         return replace(batch, tensors=tensors)
 
 

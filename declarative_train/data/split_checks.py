@@ -130,7 +130,7 @@ def _set_rows(
     return {name: RowsOfSet(source, table, *found) for name, found in arrange_rows(rows, window, order).items()}
 
 
-def overlaps(
+def find_overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each set with a source of its own whose files training or another set reads too. (Sets
@@ -161,7 +161,7 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
     return f"`{format_path(same[0])}`" if same else None
 
 
-def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
+def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each set in memory that has no row of some class of a target, though another set has. A
     target with more than `MOST_CLASSES` classes is checked only if it has one class per row: each set of texts lacks
     many tokens."""
@@ -180,7 +180,9 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
             yield from _sets_without_class(data, field, seen, span)
 
 
-def undefined_metrics(data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place) -> Iterator[Diagnostic]:
+def find_undefined_metrics(
+    data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place
+) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each metric, given as (name, component, target), that would be nan in an evaluated set in
     memory."""
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}

@@ -140,7 +140,7 @@ class MeshPosition:
 
     world       all ranks
     data        the ranks that differ from this one only in their rows of the batch, in the order of their rows;
-                `data_index` is this rank's index among them, `data_ranks` are their global numbers
+                `dp_rank` is this rank's index among them, `data_ranks` are their global numbers
     pipeline    the ranks with the other stages; None without this axis
     expert      the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
     context     the ranks with other positions of the same rows; None without this axis
@@ -165,7 +165,7 @@ class MeshPosition:
         self.data: Alone | Ranks = self.world
         self.data_ranks: Sequence[int] = (0,)
         if layout.is_one_process:
-            self.data_index = 0
+            self.dp_rank = 0
             return
         self.world = self.data = self.items = self.sums = Ranks()
         self.data_ranks = range(self.world.size)
@@ -188,7 +188,7 @@ class MeshPosition:
         if any(layout.has(axis) for axis in _NOT_DATA):
             self.data, self.data_ranks = self._join(layout, DATA_AXES)
             self.items = self._join(layout, (*DATA_AXES, "context"))[0] if layout.has("context") else self.data
-        self.data_index = self.data.rank
+        self.dp_rank = self.data.rank
 
     @property
     def mesh(self) -> DeviceMesh:

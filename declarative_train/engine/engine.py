@@ -148,7 +148,7 @@ class Engine:
         if layout.is_sharded:
             fill(held, plan, device)
         self.device = device
-        self.world, self.ranks, self.dp_rank = place.world, place.sums, place.data_index
+        self.world, self.ranks, self.dp_rank = place.world, place.sums, place.dp_rank
         self.model = held.model
         self.is_replicated = sharing.is_replicated
         self.objective, self.metrics, self.loss_scale = runner.objective, runner.metrics, runner.loss_scale
@@ -244,7 +244,7 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
-    key = (place.data_index, place.pipeline_index)
+    key = (place.dp_rank, place.pipeline_index)
     if place.context is None:
         return RankContext(place.data.size, key, groups)
     return RankContext(place.data.size, (*key, place.context.rank), groups, place.items)

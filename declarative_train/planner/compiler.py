@@ -17,7 +17,7 @@ from declarative_train.data.build_spec import describe
 from declarative_train.data.resemblance import check_resemblance
 from declarative_train.data.shared_sets import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.split_checks import undefined_metrics, without_class
+from declarative_train.data.split_checks import find_missing_classes, find_undefined_metrics
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
@@ -294,8 +294,8 @@ def _assemble(
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
-    diagnostics += without_class(data, classes, recipe.span)
-    diagnostics += undefined_metrics(
+    diagnostics += find_missing_classes(data, classes, recipe.span)
+    diagnostics += find_undefined_metrics(
         data, [(each.name, each.component, each.edges.target or "") for each in lowered.measures], recipe.span
     )
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)

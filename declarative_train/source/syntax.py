@@ -86,7 +86,7 @@ class _Explainer:
     def explain(self) -> Explanation:
         problem = self.problem
         if "unexpected end of stream" in problem and "quoted" in self.context and self.opened is not None:
-            return self._unclosed_quote(self.opened, None)
+            return self._explain_quote(self.opened, None)
         if "escape" in problem or "hexdec" in problem:
             return self._escape()
         if "tab" in problem or self.character == "\t":
@@ -100,7 +100,7 @@ class _Explainer:
         if template is not None:
             return template
         if self.quote is not None and self.quote[1] >= self.start and self._lines_of_quote() > 1:
-            return self._unclosed_quote(self.quote[0], self.number)
+            return self._explain_quote(self.quote[0], self.number)
         if "<document start>" in problem:
             return self._after_document()
         if "',' or" in problem:
@@ -138,7 +138,7 @@ class _Explainer:
 
     # --- one kind of mistake each -------------------------------------------------------------------------------
 
-    def _unclosed_quote(self, start: int, closed_on: int | None) -> Explanation:
+    def _explain_quote(self, start: int, closed_on: int | None) -> Explanation:
         line, _ = self.lines.place(start)
         end = self.lines.starts[line - 1] + len(self.lines.line(line))
         return Explanation(unclosed_quote(self._span(start, end), self.lines.text[start], closed_on))

@@ -269,12 +269,12 @@ class CsvDataset(FilesDataset):
         if skips_bad_rows():
             header = 1 if self.columns is None else 0
 
-            def left_out(row: Any) -> str:
+            def leave_out(row: Any) -> str:
                 values = f"{row.actual_columns} {'value' if row.actual_columns == 1 else 'values'}"
                 bad.append((row.number - 1 - header, f"it has {values} where the others have {row.expected_columns}"))
                 return "skip"
 
-            usual.invalid_row_handler = left_out
+            usual.invalid_row_handler = leave_out
         return usual
 
     def conversion(self) -> Any:

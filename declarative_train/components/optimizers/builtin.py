@@ -23,7 +23,7 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Small number that is added to a divisor."""
 
 
-def _fused(
+def _choose_fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
     """Return True if torch has a fused kernel for these parameters, else None, which leaves the choice to torch.
@@ -57,7 +57,7 @@ class _Adam(Optimizer, ABC):
         import torch
 
         made = torch.optim.AdamW if self.type == "adamw" else torch.optim.Adam
-        return made(groups, fused=_fused(groups, sharded=True), **self.arguments())
+        return made(groups, fused=_choose_fused(groups, sharded=True), **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         return (3 if self.amsgrad else 2) * prod(shape)
@@ -112,7 +112,7 @@ class Sgd(Optimizer):
         import torch
 
         # the fused kernel fails if only some parameters have a momentum, as others got their first gradient later
-        fused = None if self.momentum else _fused(groups)
+        fused = None if self.momentum else _choose_fused(groups)
         return torch.optim.SGD(groups, fused=fused, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
@@ -233,7 +233,7 @@ class Adagrad(Optimizer):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        fused = _fused(groups, devices=("cpu",))  # elsewhere torch's default
+        fused = _choose_fused(groups, devices=("cpu",))  # elsewhere torch's default
         return torch.optim.Adagrad(groups, fused=fused, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:

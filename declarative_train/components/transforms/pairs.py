@@ -26,7 +26,7 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base class of transforms that mix two samples. `mixed` does so for all rows (R, ...) of a microbatch; `apply`,
+    """Base class of transforms that mix two samples. `mix` does so for all rows (R, ...) of a microbatch; `apply`,
     which gets a single sample, returns it unchanged."""
 
     is_random: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class PairTransform(Transform, ABC):
         return values
 
     @abstractmethod
-    def mixed(
+    def mix(
         self,
         tensors: Mapping[str, torch.Tensor],
         partners: Mapping[str, torch.Tensor],

@@ -74,25 +74,25 @@ class PluginTransform(PluginComponent, Transform):
         return height, width
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        return [self._applied(value, drawn) for value in values]
+        return [self._apply_one(value, drawn) for value in values]
 
-    def _applied(self, value: Any, drawn: Drawn) -> Any:
+    def _apply_one(self, value: Any, drawn: Drawn) -> Any:
         import numpy as np
 
         from declarative_train.components.plugin_layer import seed_generators
 
-        apply = self._made().apply
+        apply = self._get_object().apply
         if self.takes_random():
             random = np.random.Generator(np.random.Philox(key=drawn.key))
-            found = self._called(apply, _own(value), random)
+            found = self._call_code(apply, _own(value), random)
         elif self.is_random:
             with seed_generators(drawn.key >> 1):
-                found = self._called(apply, _own(value))
+                found = self._call_code(apply, _own(value))
         else:
-            found = self._called(apply, _own(value))
+            found = self._call_code(apply, _own(value))
         return self._numbers(found, value) if self.on_numbers else self._picture(found, value)
 
-    def _called(self, apply: Callable[..., Any], *given: Any) -> Any:
+    def _call_code(self, apply: Callable[..., Any], *given: Any) -> Any:
         try:
             return apply(*given)
         except Exception as error:  # report any exception of the user's code
@@ -126,11 +126,11 @@ class PluginTransform(PluginComponent, Transform):
         """Return what is wrong with the result of the user's code for a generated image, or None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
-        made = _made_picture(size, channels, self.on_numbers)
+        made = _make_picture(size, channels, self.on_numbers)
         with seed_generators(1):
             before = read_random_states()
             try:
-                ways = [self._applied(made, Drawn(_KEY, 1)) for _ in range(2)]
+                ways = [self._apply_one(made, Drawn(_KEY, 1)) for _ in range(2)]
             except ValueError as error:
                 hint = (
                     "a class that changes the size declares `size = (height, width)`"
@@ -148,7 +148,7 @@ class PluginTransform(PluginComponent, Transform):
             return ShapeError(message, field="type", help="draw only from `random`: `def apply(self, picture, random)`")
         return None
 
-    def _made(self) -> Any:
+    def _get_object(self) -> Any:
         if self._object is None:
             self._object, _ = make_seeded(self)
         return self._object
@@ -163,7 +163,7 @@ def _own(value: Any) -> Any:
     return value.copy()
 
 
-def _made_picture(size: Size, channels: int, are_numbers: bool) -> Any:
+def _make_picture(size: Size, channels: int, are_numbers: bool) -> Any:
     import numpy as np
     from PIL import Image
 

@@ -61,7 +61,7 @@ def suppress(
     for path, each in comments.items():
         for comment in each if not stopped else ():
             unused = [c for c in comment.codes if c not in comment.used and (checked is None or c.startswith(checked))]
-            messages += [_unused(comment, code, unused, Lines(path, texts[path])) for code in unused]
+            messages += [_report_unused(comment, code, unused, Lines(path, texts[path])) for code in unused]
     return [*left, *messages]
 
 
@@ -105,7 +105,7 @@ def _next_content(lines: Lines, number: int) -> int:
     return number
 
 
-def _unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
+def _report_unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
     """Return the diagnostic for a code in a comment that hides nothing. Its edit removes the code, or the whole comment
     if all codes of the comment are unused."""
     span = comment.codes[code]

@@ -16,7 +16,7 @@ from declarative_train.recipe.sections.training import Count
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Size = Count | Literal["all"]
-Word = Literal["single", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
+Mode = Literal["single", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
 
 
 class DataAxes(Section):
@@ -94,7 +94,7 @@ class Axes(Section):
     scatters: ClassVar[bool] = False
 
     @property
-    def mode(self) -> Word:
+    def mode(self) -> Mode:
         """Name of the main axis: `pipeline`, else `fsdp` or `ddp` if there are data axes, else `expert`, `tensor` or
         `context`; for no axes `single`."""
         if self.pipeline is not None:

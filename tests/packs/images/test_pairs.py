@@ -174,7 +174,7 @@ def test_a_pair_is_mixed_as_by_torchvision(name: str, monkeypatch: pytest.Monkey
     partners = {field: values.flip(0) for field, values in tensors.items()}
     for first in range(0, 40, 2):
         numbers = np.array([first, first + 1])
-        found = entry.mixed(tensors, partners, ("image",), numbers, np.array([True, True]), 17)
+        found = entry.mix(tensors, partners, ("image",), numbers, np.array([True, True]), 17)
         for row in range(2):
             share = torch.tensor(beta(numbers, 17, 0.7)[row])
             places = {

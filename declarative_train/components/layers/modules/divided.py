@@ -49,14 +49,14 @@ class TensorRanks:
             return x
         if self._reads == "tokens":
             return self.gather_tokens(x)
-        return exchange(x, _unchanged, self._sum) if x.requires_grad else x
+        return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over the ranks, or this rank's tokens of the sum; in the backward, each rank gets the
         gradient of the sum."""
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
-        return exchange(x, self._sum, _unchanged)
+        return exchange(x, self._sum, _identity)
 
     def join(self, x: Tensor) -> Tensor:
         """Return the features of all ranks (..., F * size), given F on each; in the backward, each rank gets the
@@ -120,7 +120,7 @@ def exchange(x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
     return found
 
 
-def _unchanged(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x.view_as(x)
 
 

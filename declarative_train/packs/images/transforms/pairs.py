@@ -30,7 +30,7 @@ class MixUp(PairTransform):
     """Share of the samples that are changed; of several such transforms at most one acts on a sample, and their `p` are
     added."""
 
-    def mixed(
+    def mix(
         self,
         tensors: Mapping[str, torch.Tensor],
         partners: Mapping[str, torch.Tensor],
@@ -62,7 +62,7 @@ class CutMix(PairTransform):
     """Share of the samples that are changed; of several such transforms at most one acts on a sample, and their `p` are
     added."""
 
-    def mixed(
+    def mix(
         self,
         tensors: Mapping[str, torch.Tensor],
         partners: Mapping[str, torch.Tensor],
