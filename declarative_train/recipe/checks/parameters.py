@@ -43,7 +43,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
         way = inside[: inside.index(f".{selector}") + 1 + len(selector)]
         hint = f"a selector with a dot starts at the root: `{way}`"
         return error("U002", span, f"no parameter matches `{selector}`", hint)
-    known = _ways(parameters) if "." in selector else {part for name in parameters for part in name.split(".")}
+    known = _list_names(parameters) if "." in selector else {part for name in parameters for part in name.split(".")}
     close = nearest(selector, known)
     message = f"no parameter matches `{selector}`"
     if close is not None:
@@ -52,7 +52,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
     return error("U002", span, message, f"the parameters are {shown}" if parameters else "there are no parameters here")
 
 
-def _ways(parameters: Sequence[str]) -> set[str]:
+def _list_names(parameters: Sequence[str]) -> set[str]:
     """Return the names of all parameters, and the paths of all nodes that contain them."""
     parts = [name.split(".") for name in parameters]
     return {".".join(way[:end]) for way in parts for end in range(1, len(way) + 1)}
