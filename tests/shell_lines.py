@@ -23,28 +23,26 @@ ELSEWHERE = (
     ),
     (LAUNCHING, "torchrun ", "run/test_torchrun.py::test_the_documented_line_of_torchrun_on_two_nodes"),
     (LAUNCHING, "srun ", "test_slurm.py::test_the_documented_line_of_srun"),
-    (LAUNCHING, "mpirun ", "run/test_torchrun.py::test_the_documented_line_of_mpirun"),
+    (LAUNCHING, "mpirun -n", "run/test_torchrun.py::test_the_documented_line_of_mpirun"),
+    (LAUNCHING, "mpirun --hostfile", "run/test_nodes.py::test_the_documented_line_of_mpirun_starts_agents"),
     (LAUNCHING, "dtrain launch ", "tools/test_launch_files.py::test_the_documented_lines_write_their_files"),
     ("README.md", "dtrain ", "test_docs.py::test_the_first_lines_of_the_readme"),
     ("README.md", "pip install .", "downloads torch; tests/core_install checks what is installed"),
     ("README.md", "make ", "`make test` would run itself; `make run` is run by CI"),
     ("myths.md", "dtrain ", "test_docs.py::test_the_page_of_myths_shows_what_the_commands_print"),
-    ("verify.md", "dtrain ", "run by `python -m tests.shown_outputs`, whose output is the page"),
+    ("verify.md", "dtrain ", "tools/test_verify.py::test_the_page_has_the_outputs_of_its_commands"),
     (
         "many_gpus.md",
         "dtrain run recipes/compare_modes.yaml",
-        "run/test_resume_layouts.py::test_another_layout_goes_on",
+        "test_docs.py::test_the_lines_of_a_recipe_run",
     ),
-    ("exporting.md", "dtrain export ", "wants a trained run; packs/export has the tests of each option"),
+    ("exporting.md", "dtrain export ", "packs/export/test_export.py::test_the_documented_lines"),
     ("start.md", "", "clones and downloads; CI does both before the tests"),
     ("editor.md", "", "downloads packages of Node; editor/test_vscode.py builds the extension where they are"),
 )
-# at the top of recipes: other commands than `dtrain run` with the recipe, which tests/test_recipes.py runs
-OF_RECIPES = (
-    ("compare_modes.yaml", "dtrain run recipes/compare_modes.yaml"),
-    ("gpt_stdlib.yaml", "dtrain generate"),
-    ("large_model_pipeline.yaml", "dtrain trace"),
-)
+# test_docs.py runs the lines at the top of these recipes; the others have only `dtrain run` and `dtrain plan` with the
+# recipe, which test_recipes.py runs, and the line for several nodes of docs/launching.md
+OF_RECIPES = ("compare_modes", "data_parallel", "gpt_stdlib", "large_model_pipeline", "multi_gpu_ddp")
 
 
 def lines_of(block: str) -> list[str]:
@@ -71,5 +69,5 @@ def test_of(page: str, line: str) -> str | None:
 
 def lines_of_recipes() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "recipes").glob("*.yaml")):
-        for line in re.findall(r"^# +((?:dtrain|python|torchrun) .*)$", path.read_text("utf-8"), re.M):
-            yield path.name, line
+        for line in re.findall(r"^# +(?:\w+: +)?((?:dtrain|python|torchrun) .*)$", path.read_text("utf-8"), re.M):
+            yield path.name, re.sub(" +", " ", re.split("   +", line)[0])

@@ -325,11 +325,29 @@ def test_every_shell_line_is_run_or_has_a_reason() -> None:
         if "::" in what:
             path, _, name = what.partition("::")
             assert f"def {name}(" in (ROOT / "tests" / path).read_text("utf-8"), what
-    others = [
-        each for each in shell_lines.lines_of_recipes() if not each[1].startswith(f"dtrain run recipes/{each[0]}")
-    ]
-    known = shell_lines.OF_RECIPES
-    assert [each for each in others if not any(each[0] == name and each[1].startswith(at) for name, at in known)] == []
+    plain = "dtrain (run|plan) recipes/{}( --node .*)?"
+    others = {name for name, line in shell_lines.lines_of_recipes() if not re.fullmatch(plain.format(name), line)}
+    assert {Path(name).stem for name in others} == set(shell_lines.OF_RECIPES)
+
+
+SHORT = {"run": " --max-steps 2", "generate": " --max-tokens 4"}  # options with which a line takes seconds
+SMALL = {"large_model_pipeline": " --set vars.width=64"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("recipe", shell_lines.OF_RECIPES)
+def test_the_lines_of_a_recipe_run(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of the tutorial that resume it."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    lines = [line for name, line in shell_lines.lines_of_recipes() if name == f"{recipe}.yaml"]
+    page = (ROOT / "docs" / "tutorials" / "many_gpus.md").read_text("utf-8")
+    lines += [line for line in re.findall(r"^\$ (dtrain run .*--resume.*)$", page, re.M) if f"/{recipe}." in line]
+    assert lines
+    for line in lines:
+        more = SHORT.get(line.split()[1], "") + SMALL.get(recipe, "")
+        assert run_line(line + more)[1] == 0, line
 
 
 @pytest.mark.long

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ import pytest
 from declarative_train.app.records.record import read_record
 from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted
 from declarative_train.run.sinks.jsonl import read_events
+from tests.engine import runs
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 from tests.machines import Machine, machines
 from tests.shell_lines import LAUNCHING, find_line
@@ -289,6 +295,41 @@ def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+def test_four_nodes_become_two_and_four_again(directory: Path) -> None:
+    """The parameters are those of one process, since the global batch and its samples stay the same."""
+    endless = merged(ENDLESS, {"training": {"precision": "fp64"}})
+    path = recipe(directory, "1..4", endless)
+    with machines(4) as made:
+        head = f"{made[0].address}:{PORT}"
+        started = {number: agent(made[number], number, path, head) for number in range(4)}
+
+        def wait_for_ranks(number: int) -> None:
+            wait_until(lambda: bool(sessions(directory)) and sessions(directory)[-1].num_ranks == number, 3 * LIMIT_S)
+            saved = num_saved(directory)
+            wait_until(lambda: num_saved(directory) > saved, 3 * LIMIT_S)
+
+        wait_for_ranks(4)
+        for number in (1, 3):
+            for pid in reversed(family(started[number].pid)):
+                os.kill(pid, signal.SIGKILL)
+            finish(started.pop(number))
+        wait_for_ranks(2)
+        started |= {number: agent(made[number], number, path, head) for number in (1, 3)}
+        wait_for_ranks(4)
+        said = end(list(started.values()))
+    assert [code for code, _, _ in said] == [75] * 4, said
+    assert own_lines("".join(errors for _, _, errors in said[1:])) == []  # the head alone reports
+    (run,) = (directory / "runs" / "made").iterdir()
+    alone = directory / "alone"
+    alone.mkdir()
+    write_data(alone)
+    steps = max(runs.checkpoints(run))
+    single = runs.go(alone, merged(DIGITS, endless), max_steps=steps)
+    runs.assert_same_tensors(runs.last_tensors(single.run_dir), runs.last_tensors(run), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.long
 def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
     path = recipe(directory, 2, merged(ENDLESS, {"layout": {"max_restarts": 2}}))
     with machines(3) as made:
@@ -321,3 +362,36 @@ def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
     assert re.search(rf"{re.escape(place)}(?: in step \d+)? for \d+ s; {waits}", line)
     (run,) = (directory / "runs" / "made").iterdir()
     assert "all_reduce" in (run / "failures" / f"waiting_{1 - number}.txt").read_text()
+
+
+@pytest.mark.long
+def test_the_documented_line_of_mpirun_starts_agents(
+    directory: Path, nodes: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agents of both machines meet, and the signal that mpirun passes on stops them with a checkpoint."""
+    if shutil.which("mpirun") is None:
+        assert not os.environ.get("DTRAIN_REQUIRE_SLURM")
+        pytest.skip("wants the package openmpi-bin")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cases = [f'{each.name}) shift; exec {shlex.join(each.command("sh", "-c"))} "$*";;' for each in nodes]
+    remote = directory / "remote"  # in place of ssh: HOST COMMAND
+    remote.write_text("\n".join(["#!/bin/sh", "case $1 in", *cases, "esac"]))
+    remote.chmod(0o755)
+    (directory / "hosts").write_text("".join(f"{each.name} slots=1\n" for each in nodes))
+    line = find_line(LAUNCHING, "mpirun --hostfile").replace("$HEAD", nodes[0].address)
+    line = line.replace("HOSTS", f"{directory}/hosts --allow-run-as-root --mca plm_rsh_agent {remote}")
+    program = f"{sys.executable} -m declarative_train run {recipe(directory, changes=ENDLESS)} --quiet"
+    words = shlex.split(line.replace("dtrain run RECIPE", program))
+    with subprocess.Popen(nodes[0].command(*words), start_new_session=True) as process:
+        try:
+            wait_until(lambda: num_saved(directory) > 0, 2 * LIMIT_S)
+            process.send_signal(signal.SIGUSR1)
+            assert process.wait(2 * LIMIT_S) == 75
+        finally:
+            for pid in family(process.pid):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+    begun, *_, ended = events(directory)
+    assert isinstance(begun, RunStarted)
+    assert isinstance(ended, RunEnded)
+    assert (begun.num_ranks, ended.status) == (2, "stopped")

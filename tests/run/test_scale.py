@@ -1,67 +1,19 @@
 """Messages, requests and descriptors of a run of many ranks: linear in all, and constant for a rank.
 
 Ranks on this machine pretend to be on nodes of four (in the normal suite, of two). `benchmarks/ranks.py` simulates
-thousands.
+thousands, `tests/scale.py` writes the table in docs/performance.md.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from declarative_train.engine.checkpoints import together
 from tests.engine import runs
-from tests.engine.made_recipes import DEEP, merged, write_data, write_recipe
-from tests.run.test_torchrun import meeting_place
-from tests.started import finish, start
-
-LIMIT_S = 280
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Counts of each rank, of a run and of one that resumed it, and the manifest of its last checkpoint."""
-
-    ranks: list[dict[str, Any]]
-    resumed: list[dict[str, Any]]
-    manifest: dict[str, Any]
-    plan_bytes: int
-
-
-def count(directory: Path, num_ranks: int, per_node: int, monkeypatch: pytest.MonkeyPatch) -> Counted:
-    folder = directory / f"of_{num_ranks}"
-    folder.mkdir()
-    write_data(folder)
-    layout = {"gpus": None, "nodes": num_ranks // per_node, "gpus_per_node": per_node}
-    sizes = {"training": {"global_batch_size": 32, "epochs": None, "steps": 12}}
-    saves = {"checkpoint": {"every": "3 steps", "keep": 1, "best": None, "background": False}, "evaluation": None}
-    recipe = write_recipe(folder, merged(merged(DEEP, {"parallelism": "fsdp", "layout": layout}), sizes | saves))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
-    monkeypatch.setenv("COUNTED_PER_NODE", str(per_node))
-    found = []
-    for name, words in (("counts", ()), ("resumed", ("--resume", "--set", "training.steps=13"))):
-        counts = folder / name
-        counts.mkdir()
-        monkeypatch.setenv("COUNTS", str(counts))
-        meeting_place(monkeypatch)
-        ranks = []
-        for rank in range(num_ranks):
-            monkeypatch.setenv("RANK", str(rank))
-            monkeypatch.setenv("LOCAL_RANK", str(rank % per_node))
-            ranks.append(start("tests.counted_rank", "run", str(recipe), "--quiet", *words))
-        said = [finish(each, LIMIT_S) for each in ranks]
-        assert [code for code, _, _ in said] == [0] * num_ranks, "".join(errors for _, _, errors in said)
-        found.append([json.loads((counts / f"{rank}.json").read_text()) for rank in range(num_ranks)])
-    (run,) = (folder / "runs" / "made").iterdir()
-    manifest = json.loads((run / "checkpoints" / "step_00000013" / "manifest.json").read_text())
-    return Counted(found[0], found[1], manifest, os.path.getsize(run / "plan.json"))
+from tests.engine.made_recipes import DEEP, write_data
+from tests.scale import Counted, count, most_of
 
 
 def assert_bounded(found: Counted, num_ranks: int, per_node: int) -> None:
@@ -84,26 +36,26 @@ def test_counts_of_four_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_counts_grow_no_faster_than_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = (count(tmp_path, number, 4, monkeypatch) for number in (16, 32))
-    for found, num_ranks in ((few, 16), (many, 32)):
-        assert_bounded(found, num_ranks, 4)
+    found = {number: count(tmp_path, number, 4, monkeypatch) for number in (8, 16, 32)}
+    for number, each in found.items():
+        assert_bounded(each, number, 4)
+    for number in (8, 16):
+        assert_linear(found[number], found[2 * number], number)
+
+
+def assert_linear(few: Counted, many: Counted, num_few: int) -> None:
+    """Check that a rank of twice as many has as much to do, and all of them twice as much."""
     alike = [most_of(found, lambda rank: rank["received"] < few.plan_bytes / 2) for found in (few, many)]
     assert alike[1]["received"] <= 1.1 * alike[0]["received"] < few.plan_bytes / 10
     assert alike[1]["broadcast_object_list"] <= 1.1 * alike[0]["broadcast_object_list"]
     opened = [sorted(each["descriptors"] for each in found.ranks) for found in (few, many)]
-    assert opened[1][16] <= opened[0][8] + 2  # of most ranks: those that are first on a node hear from others
+    assert opened[1][num_few] <= opened[0][num_few // 2] + 2  # most ranks: those first on a node hear from others
     assert opened[1][-1] <= 2.2 * opened[0][-1]
     everything = [sum(each["received"] for each in found.ranks) for found in (few, many)]
     assert everything[1] <= 2.2 * everything[0]
     gathered = [most_of(found, lambda rank: True)["gather_object"] for found in (few, many)]
     assert gathered[1] <= 2.2 * gathered[0]
     assert few.ranks[0]["saves"][1:3] == many.ranks[0]["saves"][1:3]
-
-
-def most_of(found: Counted, is_meant: Callable[[dict[str, Any]], bool]) -> dict[str, int]:
-    """Return the largest count of each kind among some of the ranks."""
-    meant = [each | each["largest"] for each in found.ranks if is_meant(each)]
-    return {name: max(each[name] for each in meant) for name in ("received", "gather_object", "broadcast_object_list")}
 
 
 @pytest.mark.long

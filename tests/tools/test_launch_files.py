@@ -227,7 +227,12 @@ def find_number(events: Path, kind: type) -> int:
 
 
 @pytest.mark.parametrize(
-    "ends", [pytest.param("by itself", marks=pytest.mark.long), "by a signal", pytest.param("after a kill", marks=pytest.mark.long)]
+    "ends",
+    [
+        pytest.param("by itself", marks=pytest.mark.long),
+        "by a signal",
+        pytest.param("after a kill", marks=pytest.mark.long),
+    ],
 )
 def test_the_script_for_ssh_runs_and_stops(directory: Path, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +26,7 @@ from declarative_train.packs.export.export import Exported, export
 from declarative_train.packs.export.export_errors import ExportFailure
 from declarative_train.packs.export.names import NAMES, PUBLISHED
 from declarative_train.packs.export.program import make_program
+from tests.inference.made_runs import WINE, WINE_COLUMNS, wine_rows, write_csv
 from tests.inference.made_runs import trained as train
 from tests.packs.export.exported_runs import RECIPES, write_data
 
@@ -374,3 +377,18 @@ def test_the_command(runs: dict[str, Trained], tmp_path: Path, capsys: pytest.Ca
     assert "from features, site to hidden" in said
     assert main(["export", str(tmp_path / "nowhere"), "--to", "onnx"]) == 2
     assert "there is no run" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_documented_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_csv(tmp_path / "wine.csv", WINE_COLUMNS, wine_rows())
+    train(tmp_path, WINE)
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "exporting.md").read_text("utf-8")
+    lines = re.findall(r"^\$ dtrain (export .*)$", page, re.M)
+    assert lines
+    for line in lines:
+        assert main(shlex.split(line, comments=True)) == 0, capsys.readouterr().err
+    assert (tmp_path / "wine_model").exists()
