@@ -14,6 +14,7 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.cuts import positions_not_divided
 from declarative_train.plan.layout import ContextPlan, LayoutPlan
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Axes
 
 
 def divide_positions(
@@ -36,7 +37,9 @@ def divide_positions(
     edges = [*(term.edges for term in lowered.terms), *(measure.edges for measure in lowered.measures)]
     read = {name for each in edges for name in (each.target, each.mask) if name is not None}
     names = tuple(sorted({*graph.inputs, *(lowered.sources.get(name, name) for name in read)} - graph.outputs.keys()))
-    return replace(layout, context=ContextPlan(length, names)), []
+    assert isinstance(recipe.mode, Axes)
+    assert recipe.mode.context is not None
+    return replace(layout, context=ContextPlan(length, names, recipe.mode.context.keys)), []
 
 
 def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:

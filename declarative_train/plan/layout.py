@@ -98,6 +98,7 @@ class ContextPlan:
 
     length: int
     names: tuple[str, ...]
+    keys: Literal["gathered", "ring"] = "gathered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -687,6 +687,12 @@ def context(size: int, rest: str = "", ranks: int = 1) -> Way:
     return f"context{product}", f"{{context: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
 
 
+def ring(way: Way) -> Way:
+    """The same with keys that travel around the ranks of `context`."""
+    row, parallelism, gpus = way
+    return f"ring of {row}", re.sub(r"context: (\d+)", r"context: {size: \1, keys: ring}", parallelism), gpus
+
+
 def sequence(way: Way) -> Way:
     """The same with the tokens divided between the divided layers."""
     row, parallelism, gpus = way
@@ -788,6 +794,9 @@ def cells() -> tuple[Cell, ...]:
     found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided, *map(sequence, divided))]
     adapted = (tensor(2), tensor(4), sequence(tensor(2)), *(tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b")))
     found += [Cell(*each, 2, "masked", "adapted") for each in (SINGLE, *adapted)]
+    many = [tensor(4, rest, 2) for rest in ("ddp", "fsdp", "1f1b", "zbv")] + [tensor(4, "hybrid", 4)]
+    found += [Cell(*each, 2, "masked", model) for model in ("divided", "gpt", "llama", "gemma") for each in many]
+    found += [Cell(*sequence(each), 2, "masked", "divided") for each in many]
     # families of models, divided
     whole = [tensor(2), tensor(4), *(tensor(2, rest, 2) for rest in ("fsdp", "1f1b")), tensor(2, "hybrid", 4)]
     by_tokens = [tensor(2), tensor(4), *(tensor(2, rest, 2) for rest in ("ddp", "zbv"))]
@@ -803,6 +812,9 @@ def cells() -> tuple[Cell, ...]:
     more += [context(size, "sequence tensor", 2) for size in (2, 4)]
     found += [Cell(*each, 2, "masked", model) for model in ("gpt", "llama", "gemma") for each in more]
     found += [Cell(*each, 2, "masked", "packed") for each in (*once, *twice) if each not in divided]
+    rings = [context(2), context(4), *(context(2, rest, 2) for rest in ("fsdp", "1f1b", "zbv", "tensor"))]
+    found += [Cell(*ring(each), 2, "masked", model) for model in ("gpt", "llama", "gemma", "bert") for each in rings]
+    found += [Cell(*ring(each), 2, "masked", model) for model in ("packed", "divided", "skip") for each in rings[:3]]
     products = [context(2, rest, 2) for rest in ("1f1b", "zbv", "tensor", "sequence tensor")]
     found += [Cell(*each, 2, "masked", model) for model in ("divided", "adapted") for each in products]
     found += [Cell(*context(2, "1f1b", 2), 2, "masked", model) for model in ("drawn", "skip", "chunked")]

@@ -114,7 +114,7 @@ class ModelFacts:
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
-            exchanged, keys = Sums(sums.exchanges, sums.exchanges), Sums(sums.keys, sums.keys)
+            exchanged, keys = Sums(sums.exchanges, sums.exchanges), Sums(sums.keys, sums.keys_back)
             for each, size, stride, rounds in (
                 (sums, self.num_tensor_ranks, 1, 2),
                 (keys, self.num_context_ranks, self.num_tensor_ranks, 1),
@@ -229,7 +229,7 @@ def facts_of_rank(
 ) -> ModelFacts:
     """Return the facts about the part of a model that one rank of the axes `tensor`, `context` and `expert` computes.
     `settings`: as in `model_facts`."""
-    graph, parameters, sums = divide_for_rank(layout, graph, parameters)
+    graph, parameters, sums = divide_for_rank(layout, graph, parameters, settings["precision"])
     of_experts = () if layout.cuts is None else layout.cuts.of_experts
     facts = model_facts(graph, parameters, layout.units, of_experts=of_experts, **settings)
     for path, each in sums.items():

@@ -18,21 +18,23 @@ from declarative_train.plan.plan import ParameterPlan
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward; of each exchange of
-    rows between the ranks of `expert`, and of keys and values between those of `context`: as many forward as
-    backward."""
+    rows between the ranks of `expert`, as many forward as backward; and of keys and values between those of
+    `context`."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
     exchanges: tuple[int, ...] = ()
     keys: tuple[int, ...] = ()
+    keys_back: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
         ahead, back = self.forward + other.forward, self.backward + other.backward
-        return Sums(ahead, back, self.exchanges + other.exchanges, self.keys + other.keys)
+        keys, keys_back = self.keys + other.keys, self.keys_back + other.keys_back
+        return Sums(ahead, back, self.exchanges + other.exchanges, keys, keys_back)
 
 
 def divide_for_rank(
-    layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...]
+    layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
     """Return a graph and its parameters with the sizes that one rank holds, and its sums by the path of the layer."""
     cuts, sums = layout.cuts, dict[str, Sums]()
@@ -46,22 +48,31 @@ def divide_for_rank(
             shape = item.shape if cut is None else RankCut(cut, 0, parts).local_shape(item.shape)
             made.append(replace(item, shape=shape, num_elements=prod(shape)))
         parameters = tuple(made)
-    if layout.has("context"):
-        for path, each in _exchanged_keys(graph, "", layout.size("context")):
-            sums[path] = sums.get(path, Sums()) + each
+    if layout.context is not None:
+        widening = 0 if layout.context.keys == "gathered" else 2 if precision in ("bf16", "fp16") else 1
+        for path, elements in _find_keys(graph, ""):
+            sums[path] = sums.get(path, Sums()) + _exchange_keys(elements, layout.size("context"), widening)
     return graph, parameters, sums
 
 
-def _exchanged_keys(graph: Graph, prefix: str, size: int) -> Iterator[tuple[str, Sums]]:
-    """Yield the layers of attention whose keys and values the ranks of `context` exchange, per part of a sample."""
+def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
+    """Return the exchanges of keys and values of a sample, by the ranks that each have a part of it. `widening`: how
+    much wider than keys their gradients are in a ring; 0: keys are gathered, and their gradients scattered."""
+    if not widening:
+        return Sums(keys=(elements * size,), keys_back=(elements * size,))
+    sent = elements * size // (size - 1)  # of which each rank keeps its own
+    return Sums(keys=(sent,) * (size - 1), keys_back=(sent,) * (size - 1) + (sent * widening,) * size)
+
+
+def _find_keys(graph: Graph, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the layers of attention, each with the elements of the keys and values of a sample."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
-            yield from _exchanged_keys(node.graph, f"{prefix}{node.name}.", size)
+            yield from _find_keys(node.graph, f"{prefix}{node.name}.")
         elif (node.component or {}).get("type") == "self_attention":
             _, kv_heads, head_width = _head_sizes(node, known)
-            elements = 2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width
-            yield f"{prefix}{node.name}", Sums(keys=(elements * size,))
+            yield f"{prefix}{node.name}", 2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:

@@ -188,10 +188,11 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
 
 
 def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the keys and values that ranks which divide positions gather, and their gradients, of all
+    """Return the keys and values that ranks which divide positions exchange, and their gradients, of all
     microbatches."""
-    elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].keys] * 2
-    return _exchanges("keys and values, gathered", elements, placement.positions, model, placement, machine)
+    found = [model.sums[name] for name in part.nodes if name in model.sums]
+    elements = [each for sums in found for each in (*sums.keys, *sums.keys_back)]
+    return _exchanges("keys and values", elements, placement.positions, model, placement, machine)
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:

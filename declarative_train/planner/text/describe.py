@@ -89,8 +89,10 @@ def mode_in_words(layout: LayoutPlan) -> str:
     if layout.is_one_process and not layout.scatters:
         return "single, on one device"
     product = ""
-    if layout.pipeline is not None and len(layout.mesh) > 1:
-        product = " x fsdp" if layout.is_sharded else " x ddp"
+    if layout.pipeline is not None:
+        product = " x fsdp" if layout.is_sharded else " x ddp" * layout.has("replicate")
+        others = (axis.name for axis in layout.mesh if axis.name not in ("pipeline", "replicate", "shard"))
+        product += "".join(f" x {name}" for name in others)
     nodes = f"{layout.num_nodes} nodes x " if layout.num_nodes > 1 else ""
     who = "replica" if layout.scatters else "rank"
     number = layout.num_copies if layout.scatters else layout.gpus_per_node

@@ -57,6 +57,7 @@ def describe_context(context: ContextPlan, size: int) -> str:
     return (
         f"{format_count(size, 'rank')} of the context axis share the {context.length} positions of "
         f"{', '.join(context.names)}: of {2 * size} chunks of {chunk}, rank i has chunks i and {last} - i"
+        f"{'; keys travel around the ranks' * (context.keys == 'ring')}"
     )
 
 

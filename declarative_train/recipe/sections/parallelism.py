@@ -75,6 +75,11 @@ class ContextAxis(Section):
 
     size: Annotated[int, Field(ge=2)]
     """Number of ranks; the length of the sequences must be a multiple of twice this number."""
+    keys: Literal["gathered", "ring"] = "gathered"
+    """How attention gets the keys and values of other ranks: `gathered` before a layer's attention, which takes the
+    memory of all positions for one layer, or in a `ring`, those of one rank at a time, which is slower: torch's fused
+    kernels are not used. Layers with dropout gather them.
+    """
 
 
 class Axes(Section):

@@ -18,6 +18,7 @@ from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.divided_linear import divide_linear
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNormModule
+from declarative_train.components.layers.modules.ring import RingAttention
 from declarative_train.components.layers.modules.rotary import Angles, RotaryTables, rotate
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
 
@@ -124,10 +125,15 @@ class SelfAttentionModule(nn.Module):
         if places is None:
             length, places = context.length, context.places(x.device)[None]
         q_BHTK, k_BGTK, v_BGTK = self.project(x, positions=places, length=length)
-        both = context.gather(torch.cat([k_BGTK, v_BGTK], -1).transpose(1, 2)).transpose(1, 2)
-        k_BGSK, v_BGSK = both.chunk(2, -1)
         seen = None if mask is None else context.gather_words(mask)
         parts = None if segments is None else context.gather_words(segments)
+        if context.in_ring and not dropout:
+            heads = self.heads
+            scale = heads.head_width**-0.5 if heads.scale is None else heads.scale
+            ring = RingAttention(context, self.causal, heads.window, scale, heads.softcap, parts, seen)
+            return ring.attend(q_BHTK, k_BGTK, v_BGTK, self.sinks)
+        both = context.gather(torch.cat([k_BGTK, v_BGTK], -1).transpose(1, 2)).transpose(1, 2)
+        k_BGSK, v_BGSK = both.chunk(2, -1)
         found, c, window = [], context.chunk, self.heads.window
         for at, first in enumerate(context.firsts):
             own = slice(at * c, (at + 1) * c)

@@ -15,12 +15,31 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 class ContextRanks:
     """Ranks of the `context` axis, as this rank sees them, for sequences of `length` positions. `firsts`: the first
-    position of each of this rank's two chunks of `chunk` positions."""
+    position of each of this rank's two chunks of `chunk` positions. `in_ring`: keys travel around the ranks, otherwise
+    they are gathered."""
 
-    def __init__(self, peers: Peers, length: int) -> None:
-        self._peers, self.length = peers, length
+    def __init__(self, peers: Peers, length: int, *, in_ring: bool = False) -> None:
+        self._peers, self.length, self.in_ring = peers, length, in_ring
         self.chunk = length // (2 * peers.size)
-        self.firsts = (peers.rank * self.chunk, (2 * peers.size - 1 - peers.rank) * self.chunk)
+        self.firsts = self.firsts_of(peers.rank)
+
+    def firsts_of(self, rank: int) -> tuple[int, int]:
+        """Return the first position of each of a rank's two chunks."""
+        return rank * self.chunk, (2 * self._peers.size - 1 - rank) * self.chunk
+
+    def owners(self) -> list[int]:
+        """Return the ranks whose keys this rank has, one after the other, in a ring: first its own."""
+        return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
+
+    def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
+        """Return the tensor that the rank before this one has; it goes to the rank after this one. With the last
+        `owner` of a ring: `x` as it is."""
+        rank, size = self._peers.rank, self._peers.size
+        if owner == (rank + 1) % size:
+            return x
+        sent, received = [0] * size, [0] * size
+        sent[(rank + 1) % size] = received[(rank - 1) % size] = len(x)
+        return self._peers.exchange(x, sent, received)
 
     def places(self, device: torch.device) -> Tensor:
         """Return the numbers of this rank's positions (T / N,)."""

@@ -6,7 +6,7 @@ over the ranks (`enter`); the outputs are summed, and the gradient of the sum is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +29,7 @@ class Peers(Protocol):
     def gather(self, tensor: Tensor) -> Tensor: ...
     def gather_tokens(self, tensor: Tensor) -> Tensor: ...
     def sum_tokens(self, tensor: Tensor) -> Tensor: ...
+    def exchange(self, tensor: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor: ...
 
 
 class TensorRanks:
