@@ -242,8 +242,8 @@ class Field(Component, ABC):
     `outputs`: names of the tensors, if the field makes several. The first one has the name of the field, the others are
     `NAME.OUTPUT`.
 
-    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of a run, its fields must
-    have the same values of these keys.
+    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of a run, these keys must
+    have the same values as in that run.
 
     `lazy`: set if the values (images) are read again for each batch and not checked before the run: the address of the
     `LazyReader` that reads them (data/lazy_fields.py), as `package.module:name`.

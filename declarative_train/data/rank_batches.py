@@ -367,7 +367,7 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether an in-memory set fits into the memory of the device next to the `steps_bytes` that a step
+    """Return whether an in-memory set fits into the memory of the device together with the `steps_bytes` that a step
     needs."""
     import torch
 

@@ -98,7 +98,7 @@ class Runs(NamedTuple):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the row numbers in the source of all rows, counted from `first`; as a slice if they are
+        """Return the source's row number, minus `first`, of each row of the runs; as a slice if they are
         consecutive."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):

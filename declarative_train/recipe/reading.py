@@ -170,7 +170,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
         return None, [wrong_value(again.span, f"`{again.text}` is listed twice", "list it once")]
     if child.holder is dict and not isinstance(node, Mapping):
         hint, fixes = _hint_names(child.model, node, where), tuple[Fix, ...]()
-        if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
+        if where == "data.split" and isinstance(node, Scalar) and (part := _format_split(node)) is not None:
             hint, fixes = f"name it: `{part}`", (Fix(node.span, part, safe=False),)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping of names", hint, fixes)]
     if child.holder is tuple and not isinstance(node, Sequence):
@@ -183,7 +183,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     return (values if child.holder is dict else tuple(values.values())), diagnostics
 
 
-def _part(node: Scalar) -> str | None:
+def _format_split(node: Scalar) -> str | None:
     """Return the mapping `{validation: 0.2}`, as text for a hint, for a number or a percentage; else None."""
     text = node.text.strip().removesuffix("%")
     try:

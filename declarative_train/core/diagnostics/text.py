@@ -66,7 +66,8 @@ def _block(diagnostic: Diagnostic, texts: Mapping[str, Lines], color: bool) -> s
 
 
 def _painter(color: bool) -> Callable[[str, str], str]:
-    """Return a function (text, color) -> text that adds ANSI color codes, or none if `color` is False."""
+    """Return a function (text, color) -> text that adds ANSI color codes; with `color` False it returns the text
+    unchanged."""
     return (lambda code, text: f"\033[{code}m{text}\033[0m") if color else (lambda code, text: text)
 
 
