@@ -32,7 +32,8 @@ from tests.started import finish, start
 DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
 ROOT = Path(__file__).parent.parent
 GENERATED = {"checks.md", "commands.md", "components.md", "sections.md", "transformers-models.md"}
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)]
+PAGES = [ROOT / "README.md", ROOT / "declarative_train/tools/agents/SKILL.md"]
+PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tools: a pack of the commands `calibrate`, `find`, `fits`, `init`, `launch`, `lsp`, `sweep`, `verify`."""
+"""Tools: a pack of the commands `calibrate`, `find`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep`, `verify`."""
 
 from declarative_train.core.packs import Command, Pack
 
@@ -20,6 +20,7 @@ PACK = Pack(
             "declarative_train.tools.launch.command",
         ),
         "lsp": Command("start a language server for editors", "declarative_train.tools.language_server.command"),
+        "mcp": Command("start a server for coding agents", "declarative_train.tools.agents.command"),
         "sweep": Command(
             "run a recipe with each of the settings in its section `sweep`",
             "declarative_train.tools.sweep.command",

@@ -1,0 +1,1 @@
+"""Server and instructions for coding agents (Model Context Protocol)."""
