@@ -94,14 +94,14 @@ def jobs(folder: Path, words: list[str]) -> Iterator[Job]:
                 path = folder / f"{model}-{way.replace(' ', '-')}.yaml"
                 text = Cell(model, way, "fp32", "none").recipe(str(folder / "data.npz"), str(folder / "runs"))
                 path.write_text(text.replace("steps: 4", "steps: 100"))
-                yield Job(f"{model}, {way}", path, num_ranks)
+                yield Job(f"{model}, {way}", path, 1 if way == "dp 2" else num_ranks)  # one process
     for each in shipped():
         if any(word not in each.name for word in words):
             continue
         layout = each.plan().layout
         if layout.num_devices <= MOST_RANKS and layout.hardware is None:
             switches = tuple(word for path in each.switches for word in ("--with", str(path)))
-            yield Job(each.name, each.path, layout.num_devices, switches)
+            yield Job(each.name, each.path, 1 if layout.is_one_process else layout.num_devices, switches)
 
 
 def measure(job: Job, calibration: Path, folder: Path) -> Timed | None:

@@ -139,6 +139,18 @@ def test_a_cpu_takes_time_for_each(planned, tmp_path: Path, name: str, paralleli
     assert step_s[1] - step_s[0] == pytest.approx(times)
 
 
+def test_one_process_of_a_cpu_computes_the_copies_one_after_another(planned, tmp_path: Path) -> None:
+    write_calibration(tmp_path / "cpu.json", CPU, "by hand")
+    one, all_copies = (
+        planned(f"layout: {{gpus: 2, device: cpu}}\nparallelism: {mode}", f"layout.calibration={tmp_path / 'cpu.json'}")
+        for mode in ("ddp", "dp")
+    )
+    assert one.estimate is not None
+    assert all_copies.estimate is not None
+    assert one.estimate.compute_s is not None
+    assert all_copies.estimate.compute_s == pytest.approx(2 * one.estimate.compute_s)
+
+
 def test_rows_without_a_predicted_time_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("recipe,hours\na.yaml,1\n")
     assert main(["calibrate", "-o", str(tmp_path / "a.json"), "--rows", str(tmp_path / "rows.csv")]) == 2

@@ -86,6 +86,8 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
 
 def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> StepTime:
     number = placement.num_microbatches
+    if placement.scatters and not machine.constants.runs_ahead:  # one process computes all copies, with all its cores
+        number *= placement.num_devices
     passes = [
         _stage_time(at, names, model, placement, machine) for at, names in zip(part.numbers, part.stages, strict=True)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 from pathlib import Path
 
 from declarative_train.app.printing import print_error, print_text
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from declarative_train.core.amounts import amount
+    from declarative_train.core.machine import num_cores
     from declarative_train.planner.calibration import write_calibration
     from declarative_train.tools.calibrate.measure import measure_machine
 
@@ -31,6 +33,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.rows is not None:
         return _to_rows(args)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > num_cores() / 2:
+        print_text(
+            f"this machine is busy (load {load:.1f}): it will be measured too slow; repeat this when it is quiet"
+        )
     try:
         machine = measure_machine(args.ranks)
     except LookupError as error:
