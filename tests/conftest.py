@@ -7,9 +7,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +81,21 @@ def imports_pack(path: Path) -> bool:
     names = [f"{name}.{each.strip()}" for name, more in IMPORTED.findall(text) for each in (more or "").split(",")]
     files = [ROOT.joinpath(*name.split(".")[:count]).with_suffix(".py") for name in names for count in (-1, None)]
     return AT_TOP.search(text) is not None or any(imports_pack(file) for file in files if file.is_file())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import another part of all test files first in each worker. Where none is compiled yet, as on a fresh checkout,
+    each is then compiled by one worker, and read by the others, and not compiled by all at the same time."""
+    worker: dict[str, Any] = getattr(session.config, "workerinput", {})
+    if not worker or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    size = len(files) // worker["workercount"]
+    begin = size * int(worker["workerid"].removeprefix("gw"))
+    for path in files[begin : begin + size]:
+        with suppress(Exception, pytest.skip.Exception):  # collection reports it
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -54,13 +54,19 @@ class Started:
     """As a Popen: a pid, which is its session's too, and a returncode."""
 
     def __init__(
-        self, module: str, words: Iterable[str], cwd: Path | None, ignored: tuple[int, ...], machine: Machine | None
+        self,
+        module: str,
+        words: Iterable[str],
+        cwd: Path | None,
+        ignored: tuple[int, ...],
+        machine: Machine | None,
+        is_read: bool,
     ) -> None:
         folder = tempfile.mkdtemp()
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # also after a failed test
         self._streams = [Path(folder, name) for name in ("out", "err")]
         where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
-        self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine))
+        self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine, is_read))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -108,10 +114,11 @@ def start(
     cwd: Path | None = None,
     ignored: tuple[int, ...] = (),
     machine: Machine | None = None,
+    is_read: bool = True,
 ) -> Started:
     """With the working directory and the environment of now. `ignored`: signals, as nohup ignores one. `machine`: where
-    it is not this one."""
-    return Started(module, words, cwd, ignored, machine)
+    it is not this one. `is_read`: False if its streams are a pipe whose reader has gone."""
+    return Started(module, words, cwd, ignored, machine, is_read)
 
 
 def finish(process: Started, timeout: float = LIMIT_S) -> tuple[int, str, str]:
@@ -171,12 +178,17 @@ def _main(
     streams: list[str],
     ignored: tuple[int, ...],
     machine: Machine | None,
+    is_read: bool,
 ) -> None:
     os.setsid()
     if machine is not None:
         machine.enter()
     for number, path in enumerate(streams, 1):
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if is_read:
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        else:
+            reader, opened = os.pipe()
+            os.close(reader)
         os.dup2(opened, number)
         os.close(opened)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup

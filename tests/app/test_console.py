@@ -13,6 +13,7 @@ import pytest
 from declarative_train.run.event import RunEnded
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
+from tests.started import finish, start
 
 RUN = (sys.executable, "-m", "declarative_train", "run")
 
@@ -33,11 +34,7 @@ def only_run(directory: Path) -> RunEnded:
 @pytest.mark.parametrize(("mode", "gpus"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.long)])
 def test_a_run_goes_on_when_nobody_reads_it(directory: Path, mode: str, gpus: int) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": mode, "layout": {"gpus": gpus}}))
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as gone:
-        code = subprocess.run([*RUN, str(path)], stdout=gone, stderr=gone, timeout=100, check=False).returncode
-    assert code == 0
+    assert finish(start("declarative_train", "run", str(path), is_read=False))[0] == 0
     assert only_run(directory).status == "finished"
 
 
@@ -51,11 +48,7 @@ def test_a_run_goes_on_without_a_console(directory: Path, how: str) -> None:
 
 def test_a_recipe_with_errors_is_not_fine_because_nobody_reads_them(directory: Path) -> None:
     path = write_recipe(directory, merged(DIGITS, {"model": {"graph": {"act": {"type": "relo"}}}}))
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as gone:
-        code = subprocess.run([*RUN, str(path)], stdout=gone, stderr=gone, timeout=100, check=False).returncode
-    assert code == 1
+    assert finish(start("declarative_train", "run", str(path), is_read=False))[0] == 1
 
 
 def test_letters_that_the_console_does_not_have(tmp_path: Path) -> None:

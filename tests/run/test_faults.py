@@ -29,7 +29,7 @@ from tests.started import family, finish, ranks_below
 
 SEED = 27
 SHORT = ("SIGKILL of a rank", "SIGKILL of an agent")
-FEW = 3  # kills
+FEW = 2  # kills
 STEPS_PER_KILL = 200
 
 

@@ -15,6 +15,7 @@ from tests.run.test_resume_tensor import MEASURED, RECIPE, STEPS, on
 MASKED = merged(RECIPE, {"objective": {"loss": {"ignore_index": 0}}})
 
 
+@pytest.mark.long  # test_resume_tensor.py resumes a layout that divides parameters as well
 def test_any_layout_resumes_it(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     np.savez(tmp_path / "tokens.npz", **{key: random.integers(0, 48, (39, 8)) for key in ("tokens", "next")})

@@ -49,6 +49,7 @@ def _data(tmp_path: Path) -> None:
     save_file({name: item.clone() for name, item in model.state_dict().items()}, tmp_path / "base.safetensors")
 
 
+@pytest.mark.long  # the adapters are divided as other parameters, which test_resume_tensor.py resumes
 def test_any_layout_resumes_it(tmp_path: Path) -> None:
     recipe = adapted(0.0)
     straight = go(tmp_path, recipe)

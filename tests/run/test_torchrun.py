@@ -444,11 +444,8 @@ def test_the_interface_is_found_on_machines_with_ipv6_alone(networks: tuple[str,
     assert found == [f"dt{os.getpid() % 10**6}{side}" for side in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("networks", "head"),
-    [(IPV4, IPV4[0]), pytest.param(IPV6, IPV6[0], marks=pytest.mark.long)],
-    indirect=["networks"],
-)
+@pytest.mark.parametrize(("networks", "head"), [(IPV4, IPV4[0]), (IPV6, IPV6[0])], indirect=["networks"])
+@pytest.mark.long
 def test_the_documented_line_of_torchrun_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 1}}))
     line = lines_for_many_nodes(r"torchrun --nnodes.* run \S+")["launching.md 0"]
