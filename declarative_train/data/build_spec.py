@@ -200,7 +200,7 @@ def _prepare(
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
         while left:
-            used = _fields_of_set(draft, each.source, left, columns)
+            used = _fields_of_set(each.source, left, columns)
             try:
                 if each.source is None and name != TRAINING and TRAINING in found:
                     most = most_held_of_others(found[TRAINING])
@@ -255,7 +255,6 @@ def _report_unread(
 
 
 def _fields_of_set(
-    draft: DataDraft,
     source: str | None,
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],

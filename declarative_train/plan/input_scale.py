@@ -156,7 +156,7 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
         port = next((port for port, wire in node.inputs.items() if wire in texts), "")
         if port in found.ports and _is_padded(fields[arriving[0]], rows):
             place = node.input_spans.get(port, node.span)
-            yield padding_is_read(place, node.path, found.kind, arriving[0], (found.ports[-1], found.mask))
+            yield padding_is_read(place, node.path, arriving[0], (found.ports[-1], found.mask))
 
 
 class _Encoder(NamedTuple):

@@ -126,7 +126,7 @@ def _train(
     )
     if context.rank == 0:
         expected, notice = comparable_estimate(plan, device)
-        sinks.write(replace(run_started(job, engine, state.step), predicted=expected))
+        sinks.write(replace(run_started(job, state.step), predicted=expected))
         for message in job.place.warnings:
             sinks.write(Notice(message, time.time(), is_warning=True))
         for message in (*job.notices, *job.place.notices, *target_notices, *filter(None, [notice])):
@@ -186,7 +186,7 @@ def evaluation_batches(
     return batches
 
 
-def run_started(job: RankJob, engine: Engine, first_step: int) -> RunStarted:
+def run_started(job: RankJob, first_step: int) -> RunStarted:
     plan = job.plan
     return RunStarted(
         name=plan.name,

@@ -152,4 +152,4 @@ def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagno
         return Sequence(tuple(items), span, True), cut_tuple(span, f"({', '.join(texts)})", f"[{', '.join(texts)}]")
     start, end = lines.offset(first.line, first.column), lines.offset(last.end_line, last.end_column)
     text = lines.text[start:end]
-    return Scalar(text, text, span), cut_expression(span, text, quote(text))
+    return Scalar(text, text, span), cut_expression(span, quote(text))

@@ -64,7 +64,7 @@ class Concat(FunctionLayer, Combining):
         port, first = next(iter(inputs.items()))
         if shape_error := needs_dimensions(self, inputs, "inputs (B, ..., D)", 1, port=port):
             return shape_error
-        dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 1)
+        dim = resolve_dim("dim", self.dim, len(first.shape) + 1)
         if isinstance(dim, ShapeError):
             return dim
         for other, spec in inputs.items():
@@ -93,7 +93,7 @@ class Stack(FunctionLayer, Combining):
                     f"`stack` takes inputs of one shape, {name_port(port)} is {first} and {name_port(other)} is {spec}"
                 )
                 return ShapeError(message, port=other, help="`concat` joins inputs that differ in one dimension")
-        dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
+        dim = resolve_dim("dim", self.dim, len(first.shape) + 2)
         return dim if isinstance(dim, ShapeError) else None
 
 

@@ -164,7 +164,7 @@ def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
     """Return an error unless dimension `dim` exists and is not the batch."""
     if shape_error := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
         return shape_error
-    found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
+    found = resolve_dim("dim", dim, len(inputs["x"].shape) + 1)
     return found if isinstance(found, ShapeError) else None
 
 
@@ -176,7 +176,7 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
     return "an `unsqueeze` or `reshape` before it adds dimensions"
 
 
-def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeError:
+def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
     """Return dimension `dim`, which may be negative, counted from 0 (the batch), or a ShapeError if it does not exist.
     `rank`: the number of dimensions with the batch."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"

@@ -36,8 +36,8 @@ class Flatten(FunctionLayer):
         x = inputs["x"]
         if not x.shape:
             return None if (self.start_dim, self.end_dim) == (1, -1) else _no_dimensions(self, x)
-        start = resolve_dim(self, "start_dim", self.start_dim, len(x.shape) + 1)
-        end = resolve_dim(self, "end_dim", self.end_dim, len(x.shape) + 1)
+        start = resolve_dim("start_dim", self.start_dim, len(x.shape) + 1)
+        end = resolve_dim("end_dim", self.end_dim, len(x.shape) + 1)
         if isinstance(start, ShapeError):
             return start
         if isinstance(end, ShapeError):
@@ -60,7 +60,7 @@ class Unflatten(FieldsLayer):
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
+        dim = resolve_dim("dim", self.dim, len(x.shape) + 1)
         if isinstance(dim, ShapeError):
             return dim
         return _check_sizes("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
@@ -99,7 +99,7 @@ class Permute(FunctionLayer):
             order = [0, *(dim for dim in self.dims if dim)]
             message = "an order of dimensions begins with the batch, 0"
             return ShapeError(message, field="dims", help=f"write {order}")
-        found = [resolve_dim(self, "dims", dim, rank) for dim in self.dims[1:]]
+        found = [resolve_dim("dims", dim, rank) for dim in self.dims[1:]]
         if wrong := next((dim for dim in found if isinstance(dim, ShapeError)), None):
             return wrong
         if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):
@@ -117,7 +117,7 @@ class Squeeze(FunctionLayer):
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
+        dim = resolve_dim("dim", self.dim, len(x.shape) + 1)
         if isinstance(dim, ShapeError):
             return dim
         if x.shape[dim - 1] != 1:
@@ -135,7 +135,7 @@ class Unsqueeze(FunctionLayer):
     """Position of the new dimension in the result."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
-        found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
+        found = resolve_dim("dim", self.dim, len(inputs["x"].shape) + 2)
         return found if isinstance(found, ShapeError) else None
 
 

@@ -96,7 +96,7 @@ def classes(
         hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
         return ShapeError(message, port="input", help=hint)
     if target.is_floating:
-        return _soft_target(type, input, target, class_dim, soft)
+        return _soft_target(type, input, target, soft)
     return _class_numbers(type, input, target, axis, class_dim, ignore_index)
 
 
@@ -110,7 +110,7 @@ def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> ShapeEr
     return ShapeError(message, field="class_dim", help=f"use -1 for the last one, or one of {known}")
 
 
-def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> ShapeError | None:
+def _soft_target(type: str, input: TensorSpec, target: TensorSpec, soft: bool) -> ShapeError | None:
     if soft and target.shape == input.shape:
         return None
     parts = f", or class probabilities in the input's shape {input}" if soft else ""

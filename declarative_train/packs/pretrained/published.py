@@ -22,8 +22,7 @@ from declarative_train.plan.plan import PartPlan
 from declarative_train.recipe.model.tree import PublishedError as PublishedError
 
 _FOLDER = Path(__file__).parent / "families"
-TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"
-LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # their tensor names are known; the first two have configs
+TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"  # the first two have configs
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

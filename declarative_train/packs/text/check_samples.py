@@ -258,7 +258,7 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
     if kind in _WORDWISE or isinstance(node.layer, Activation):
         ways[f"{node.name}:output"] = way
     elif kind == "self_attention" and not getattr(node.layer, "causal", False):
-        yield padding_is_read(node.span, node.path, kind, way.field, ("x", "mask"))
+        yield padding_is_read(node.span, node.path, way.field, ("x", "mask"))
     elif kind in _RECURRENT and getattr(node.layer, "bidirectional", False):
         yield padding_is_counted(node.span, node.path, way.field, "its backward half")
     elif kind in _RECURRENT or kind == "self_attention":

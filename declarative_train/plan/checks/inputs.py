@@ -176,7 +176,7 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     return unverified("R134", span, message, f"remove it, from a glob with `exclude: [{column}]`")
 
 
-def padding_is_read(span: Span, node: str, kind: str, field: str, ports: tuple[str, str]) -> Diagnostic:
+def padding_is_read(span: Span, node: str, field: str, ports: tuple[str, str]) -> Diagnostic:
     """padding-is-read (R139)
 
     Finds: texts of different lengths, and an encoder that also reads the padding of the shorter ones.

@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from declarative_train.core.mesh import MeshAxis
-from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.read import is_library, read_layer
 from declarative_train.plan.layout import LayoutPlan, RankPlan
@@ -100,14 +99,6 @@ def fewer_ranks(plan: Plan) -> Plan:
     number = prod(axis.size for axis in mesh)
     layout = replace(plan.layout, mesh=mesh, gpus_per_node=number, rank_devices=tuple(range(number)))
     return plan if mesh == plan.layout.mesh else replace(plan, layout=layout)
-
-
-def on_one_device(plan: Plan) -> Plan:
-    """Return a plan of the same model on one device, with the rows of one microbatch."""
-    rows = plan.batch.microbatch_size
-    batch = BatchSpec(rows, 1, 1, rows, 1, steps_per_epoch=1)
-    layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (0,), plan.layout.units)
-    return replace(plan, batch=batch, layout=layout)
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:

@@ -48,7 +48,7 @@ def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
 
-def cut_expression(span: Span, text: str, written: str) -> Diagnostic:
+def cut_expression(span: Span, written: str) -> Diagnostic:
     message = "between brackets of YAML this text is cut at its commas: a formula with a comma needs quotes there"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 

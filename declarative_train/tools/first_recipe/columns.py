@@ -53,12 +53,12 @@ def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
                 name, "left out", "lists of lists or of texts: boxes of images need a field of `type: boxes`"
             )
         elif name != target.name:
-            yield _judge_one(read_column(table, name), target, table.num_rows)
+            yield _judge_one(read_column(table, name), target)
     for name, why in table.left_out.items():
         yield ColumnUse(name, "left out", why)
 
 
-def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUse:
+def _judge_one(each: ColumnValues, target: ColumnValues) -> ColumnUse:
     why = _is_id(each) or _no_use(each) or _repeats_target(each, target)
     if why:
         return ColumnUse(each.name, "left out", why)
