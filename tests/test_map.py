@@ -108,7 +108,6 @@ def test_the_table_of_packages_has_the_order_of_the_imports() -> None:
 
 ASKS_FOR_A_MODE = {  # next to recipe/sections/parallelism.py, where each word says its axes
     "planner/auto/candidates.py": "makes every mode that `auto` compares",
-    "planner/estimate/shortened.py": "the same model on one device",
     "plan/layout.py": "the word that is shown to the user",
     "recipe/checks/layout_rules.py": "a rule about single",
     "recipe/checks/parallelism_rules.py": "a rule about what shares a batch out on one GPU",
