@@ -36,7 +36,7 @@ def category_of_rows(span: Span, field: str, column: str, num_values: int, num_r
     """category-of-rows (D036)
 
     Finds: a category that has another value in nearly every training row, such as the id of a customer or a row.
-    Why:   each class has one row: an embedding learns the rows by heart, and says nothing about new ones.
+    Why:   each class has one row, so an embedding memorises the training rows and is useless for new ones.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}

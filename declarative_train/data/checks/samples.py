@@ -36,7 +36,7 @@ def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagn
     """window-cut-to-pieces (D011)
 
     Finds: windows over rows that are split one by one, at random.
-    Why:   consecutive rows end up in different sets, so that hardly a window stays whole.
+    Why:   consecutive rows get into different sets, so that hardly any window has all its rows in one set.
     Diff:
         data:
           window: {length: 16, stride: 1}
@@ -303,8 +303,8 @@ def group_in_two_sets(
 
     Finds: a `grouped` set with a group that also has rows in another set, which is divided in another way: by value, as
            the last rows, or in groups of another column.
-    Why:   a group is then in both sets: a model that has seen one set knows part of the other. Random sets are taken
-           from the rows that whole groups leave, so this cannot happen with them.
+    Why:   the group is then in both sets: a model that has seen one set knows part of the other. A random set cannot
+           have such rows, because it is taken from the rows that the whole groups leave.
     Diff:
         data:
           split:

@@ -246,7 +246,7 @@ def training_is_the_rest(draft: Draft) -> Iterator[Diagnostic]:
     """training-is-the-rest (D039)
 
     Finds: fractions under `data.split` that leave less than 15% of the rows for training.
-    Why:   a fraction is that of the named set; the training set is what the sets leave. The two are easily swapped.
+    Why:   a fraction is the share of the named set; training gets the rows that are left. The two are easily swapped.
     Diff:
         data:
     -     split: {validation: 0.9}

@@ -239,8 +239,8 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     """checkpoints-among-runs (O032)
 
     Finds: a `checkpoint.dir` inside the folder of a run, or in the folder that contains the runs of the recipe.
-    Why:   deleting that run would delete the checkpoints of all others, and the folder of checkpoints would be taken
-           for a run.
+    Why:   deleting that run would delete the checkpoints of all other runs, and the folder of checkpoints would look
+           like a run.
     Diff:
         name: digits
     -   checkpoint: {dir: runs/digits/saved}

@@ -122,7 +122,7 @@ def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
     """unquoted-text (Y007)
 
     Finds: a value that means something else to YAML unless it is quoted: one that begins with `* & ! % @ | > [ {` or a
-           backtick and goes on as text, or one that contains `: `.
+           backtick and continues as text, or one that contains `: `.
     Why:   these characters open aliases, anchors, tags, lists and mappings.
     Diff:
         meta:

@@ -159,7 +159,7 @@ def too_deep(span: Span, limit: int) -> Diagnostic:
     """too-deep (Y015)
 
     Finds: lists and mappings nested more than 64 deep.
-    Why:   no recipe needs it, and readers of recipes need a bound.
+    Why:   no recipe needs more, and a limit protects the programs that read recipes.
     Bad:
         meta:
           [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1

@@ -40,7 +40,7 @@ def ignore_without_code(span: Span, word: str) -> Diagnostic:
     """ignore-without-code (I003)
 
     Finds: a comment `# dtrain: ignore` that names no code.
-    Why:   it does not state what is accepted; it hides nothing.
+    Why:   the comment does not say which diagnostic is accepted, so it hides none.
     Bad:
         meta: {house: 010}   # dtrain: ignore
     Good:
