@@ -198,7 +198,7 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     from declarative_train.app.api.tracer import LateTracer
     from declarative_train.data.rank_batches import TrainingBatches
     from declarative_train.data.tensor_sets import open_sets
-    from declarative_train.engine.engine import Engine, slots_of
+    from declarative_train.engine.engine import Engine, get_process_batch
     from declarative_train.planner.compiler import compile as compile_plan
     from declarative_train.run.meter import samples_per_s_at_peak
     from declarative_train.run.rank import torch_settings
@@ -213,7 +213,7 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     with torch_settings(plan, device):
         engine = Engine(plan, device)
         training = TrainingBatches(
-            plan.data, slots_of(plan), 0, open_sets(plan.data), device=device, hold_on_device=True
+            plan.data, get_process_batch(plan), 0, open_sets(plan.data), device=device, hold_on_device=True
         )
         steps = enumerate(training.iterate(1, WARM_UP + STEPS + 1), 1)
 

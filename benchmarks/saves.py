@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from declarative_train import recipe as recipe_room
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.engine import Engine
-from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.model_preparation import fill
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState

@@ -54,7 +54,7 @@ def run_rank(folder: Path, num_steps: int) -> None:
     from declarative_train import recipe as recipe_room
     from declarative_train.data.rank_batches import TrainingBatches
     from declarative_train.data.tensor_sets import open_sets
-    from declarative_train.engine.engine import Engine, slots_of
+    from declarative_train.engine.engine import Engine, get_process_batch
     from declarative_train.planner.compiler import compile as compile_plan
 
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def run_rank(folder: Path, num_steps: int) -> None:
     plan, _ = compile_plan(loaded.recipe)
     assert plan is not None
     engine = Engine(plan, torch.device("cpu"))
-    batches = TrainingBatches(plan.data, slots_of(plan), 0, open_sets(plan.data), device=engine.device)
+    batches = TrainingBatches(plan.data, get_process_batch(plan), 0, open_sets(plan.data), device=engine.device)
     torch.manual_seed(0)
     model, loss_of = wrapped(CASE.make_model(), "tensor"), CASE.make_loss()
     divided = [item for item in model.parameters() if hasattr(item, "placements")]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.house import PACKAGE, circles, depth, held_by, import_graph, imports_of, working_tree
 
-# Lowest first: a package imports only packages before it.
+# In the order of the table in docs/architecture.md: a package imports only packages before it.
 ROOMS = (
     "core",
     "files",

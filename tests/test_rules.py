@@ -21,7 +21,7 @@ import declarative_train
 from declarative_train.app.catalogue import catalogue
 from declarative_train.core import machine
 from declarative_train.core.diagnostics.rules import Rule, find_tables
-from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, seal
+from declarative_train.plan.checkpoint_files import CHECKPOINTS, FORMAT, MANIFEST, PLAN, seal
 from declarative_train.recipe import load
 from tests.linted import CASES, Found, codes, found_in, write
 

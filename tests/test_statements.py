@@ -31,9 +31,9 @@ README.md
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     they depend on the layout, and lint reports them (R108, R105)
         test_rules.py::test_the_bad_example_fires_inside_its_text
-    it takes the mode that it expects to be the fastest of those that fit
+    lets the planner choose the mode that it expects to be the fastest of those that fit
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
-    A broken one is reported by the run, or left out with `data.on_bad_row: skip`
+    The run reports a broken image further on, or leaves it out with `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
     On several nodes, `dtrain run` is started on each
@@ -67,7 +67,7 @@ docs/index.md
         run/test_resume_layouts.py::test_another_layout_goes_on
     before a process starts, each with a suggestion if there is one
         test_cases.py::test_a_mistake_is_told_as_accepted
-    alone or with `ddp` or `fsdp`, give the same gradients up to rounding
+    with these give the same gradients up to rounding
         test_parity.py::test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells
     of the time of a hand-written loop, a whole run
         test_statements.py::test_the_figures_of_the_table_meet_their_targets

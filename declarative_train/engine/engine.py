@@ -18,7 +18,7 @@ from declarative_train.engine.axes import make_gradient_sync
 from declarative_train.engine.collectives import MeshPosition, average_buffers, make_group
 from declarative_train.engine.observer import UNOBSERVED
 from declarative_train.engine.step.ema import Average
-from declarative_train.engine.step.model import fill, freeze, prepare_units, set_training, whole_model
+from declarative_train.engine.step.model_preparation import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.engine.step.objective import as_run
 from declarative_train.engine.step.optimizers import build_optimizers
 from declarative_train.engine.step.precision import compute_dtype, parameters_in
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from declarative_train.engine.axes.gradient_sync import GradientSync
     from declarative_train.engine.observer import StepObserver
     from declarative_train.engine.step.forward_path import Chunk
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.plan.plan import Plan
 
 
@@ -250,7 +250,7 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
     return RankContext(place.data.size, (*key, place.context.rank), groups, place.items)
 
 
-def slots_of(plan: Plan) -> BatchSpec:
+def get_process_batch(plan: Plan) -> BatchSpec:
     """Return the batch sizes for the data reader of this process. In `dp` one process reads the rows of all model
     copies."""
     batch = plan.batch

@@ -50,7 +50,7 @@ def build(
     is_sharded: bool = False,
 ) -> fx.GraphModule:
     """Return the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
-    and `initialise`, as `engine/step/model.py` does.
+    and `initialise`, as `engine/step/model_preparation.py` does.
 
     `seed`         seed of the run, for layers of plugins: they are built here with initial values, which `initialise`
                    writes later if the module is built on meta. None: values do not matter, and none are kept.

@@ -26,9 +26,9 @@ from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.check_targets import unit_of
 from declarative_train.graph.graph import Graph
+from declarative_train.plan.checkpoint_files import CHECKPOINTS, PLAN, owner_of
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
 from declarative_train.plan.output_semantics import classes_of
-from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
 from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, prune
 from declarative_train.run.run_state import RunState
 
@@ -195,7 +195,7 @@ class Trained:
 
         from declarative_train.components.layers.modules.packed import find_packed, hold
         from declarative_train.engine.step.load_weights import write_packed
-        from declarative_train.engine.step.model import materialise, storages_of
+        from declarative_train.engine.step.model_preparation import materialise, storages_of
         from declarative_train.graph.build import build, tie
         from declarative_train.graph.initialise import initialise
 

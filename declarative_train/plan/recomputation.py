@@ -1,5 +1,5 @@
 """Activation checkpointing in a plan: the part of the forward that is computed again in the backward
-(`engine/step/model.py`)."""
+(`engine/step/model_preparation.py`)."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.files.open_files import format_path
+from declarative_train.plan.checkpoint_files import Shapes
 from declarative_train.plan.checks.parameters import rename_matches_nothing
 from declarative_train.plan.plan import PartPlan
-from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import DROP
 

@@ -33,7 +33,7 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for name in names)
 
 
-RULES = (
+RESUME_RULES = (
     ResumeRule(
         "free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"
     ),
@@ -109,7 +109,7 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
     """Return (compiled pattern, rule) for each key of the rules. `*` also matches dots, since names of parameters have
     them (`hidden.weight`)."""
     found = []
-    for rule in RULES:
+    for rule in RESUME_RULES:
         for key in rule.keys:
             found.append((re.compile(re.escape(key).replace(r"\*", ".+") + r"(\..*)?"), rule))
     return found

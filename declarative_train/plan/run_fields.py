@@ -19,9 +19,9 @@ from declarative_train.data.checks.samples import field_of_another_run
 from declarative_train.data.spec import FieldSpec
 from declarative_train.data.statistics import Inherited
 from declarative_train.files.open_files import format_path, local_path
+from declarative_train.plan.checkpoint_files import PLAN, find_in_folder, find_remote
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
-from declarative_train.plan.run_folder import PLAN, find_in_folder, find_remote
 from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.amounts import list_names
+from declarative_train.plan.checkpoint_files import Shapes
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
-from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.tree import BlockNode, Published, Scope
 

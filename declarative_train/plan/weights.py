@@ -21,6 +21,7 @@ from declarative_train.files.open_files import local_path
 from declarative_train.files.safetensors_header import Header, read_header
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checkpoint_files import Shapes, find_in_folder, shapes_in_folder
 from declarative_train.plan.checks.parameters import (
     weights_do_not_fit,
     weights_not_found,
@@ -33,7 +34,6 @@ from declarative_train.plan.renames import (
     renames_of,
     shapes_by,
 )
-from declarative_train.plan.run_folder import Shapes, find_in_folder, shapes_in_folder
 from declarative_train.plan.tensor_maps import idle_exclusion, is_selected
 from declarative_train.recipe.recipe import Recipe, Weights
 

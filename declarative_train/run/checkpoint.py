@@ -33,8 +33,8 @@ from declarative_train.engine.failures import CheckpointFailure, PeerFailure, fi
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
 from declarative_train.files.open_files import format_path
+from declarative_train.plan.checkpoint_files import EMA, FORMAT, PLAN
 from declarative_train.plan.codec import to_masked_json
-from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.run.run_state import RunState
 from declarative_train.run.signals import SAVING
 
@@ -131,8 +131,8 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Return whether a save to an object store is held up because the store does not answer; while it answers, wait
-        for the save. All ranks must call this together, and all get the same result."""
+        """Wait for the current save to an object store as long as the store answers. Return True if the store does not
+        answer, False when the save is complete. All ranks must call this together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # a rank may wait in its thread for another one, whose store does not answer

@@ -22,9 +22,9 @@ from declarative_train.data.tensor_sets import SampleSet, open_sets
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
-from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.engine import Engine, get_process_batch
 from declarative_train.engine.failures import limit_s
-from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.model_preparation import fill
 from declarative_train.engine.step.precision import default_dtype, matmul_precision
 from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.text.describe import describe, summary
@@ -107,7 +107,7 @@ def _train(
         last_step = min(last_step, state.step + job.max_steps)
     training = TrainingBatches(
         plan.data,
-        slots_of(plan),
+        get_process_batch(plan),
         engine.dp_rank,
         sets,
         device=device,
@@ -173,7 +173,7 @@ def evaluation_batches(
             name,
             sets,
             batch_size=evaluation.batch_size,
-            num_ranks=slots_of(plan).data_parallel_size,
+            num_ranks=get_process_batch(plan).data_parallel_size,
             dp_rank=engine.dp_rank,
             max_samples=evaluation.max_samples,
             pad_to_full=plan.batch.pad_to_full,

@@ -35,7 +35,7 @@ from declarative_train.engine.failures import (
     write_failure,
 )
 from declarative_train.engine.launchers import OF_TORCH, find_launcher
-from declarative_train.plan.run_folder import checkpoints_root
+from declarative_train.plan.checkpoint_files import checkpoints_root
 from declarative_train.run.launcher_rendezvous import has_agent_store, open_stores, put, take, take_all, take_once
 from declarative_train.run.network import allow_connections, choose_interface
 from declarative_train.run.processes import join_process_group, say, unsaved_message

@@ -16,7 +16,7 @@ from __future__ import annotations
 from declarative_train.data.order import locate
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint import memory_observer
 from declarative_train.planner.footprint.fake_rank import keeps_buckets
@@ -35,7 +35,7 @@ def live_bytes(plan: Plan, *, num_steps: int = NUM_STEPS) -> list[Footprint]:
 
 def _counted(plan: Plan, num_steps: int) -> Footprint:
     with kept_engine(plan) as engine:
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        batches = TrainingBatches(plan.data, get_process_batch(plan), engine.dp_rank, open_sets(plan.data))
         num_samples = plan.data.set("training").num_samples
         for number in range(1, num_steps):
             num_rows = locate(number, plan.batch, num_samples).size

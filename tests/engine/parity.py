@@ -25,7 +25,7 @@ from declarative_train.core.cuts import RankCut
 from declarative_train.data.order import locate
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.engine import Engine, get_process_batch
 from declarative_train.graph.initialise import local_rows
 from declarative_train.plan.plan import Plan
 from declarative_train.run.loss_window import LossWindow
@@ -116,7 +116,9 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
         cuts = find_cuts(engine.model)
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data), device=engine.device)
+        batches = TrainingBatches(
+            plan.data, get_process_batch(plan), engine.dp_rank, open_sets(plan.data), device=engine.device
+        )
         window, num_samples = LossWindow(engine, skips=False), plan.data.set("training").num_samples
         for step in range(first_step, first_step + num_steps):
             mine = batches.step(step)

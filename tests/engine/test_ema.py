@@ -11,7 +11,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from declarative_train.engine.step.ema import Average
-from declarative_train.engine.step.model import fill, whole_model
+from declarative_train.engine.step.model_preparation import fill, whole_model
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.run.event import EvaluationDone
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, on_pipeline, write_data

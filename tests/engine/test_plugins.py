@@ -15,7 +15,7 @@ from torch import nn
 from declarative_train.app.main import main
 from declarative_train.components.layers.modules.batch_norm import BatchNormModule
 from declarative_train.components.layers.sample_groups import MixesSamples
-from declarative_train.engine.step.model import fill, whole_model
+from declarative_train.engine.step.model_preparation import fill, whole_model
 from declarative_train.graph.build import build
 from declarative_train.plan.plan import Plan
 from tests.engine.made_recipes import compiled, merged, on_pipeline, write_data

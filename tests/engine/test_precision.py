@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.engine.step.precision import CastParameters
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.live_bytes import LiveBytes
@@ -168,7 +168,7 @@ class Order(TorchDispatchMode):
 
 def _ordered(plan: Plan) -> list[str]:
     with kept_engine(plan) as engine:
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        batches = TrainingBatches(plan.data, get_process_batch(plan), engine.dp_rank, open_sets(plan.data))
         order = Order()
         with order:
             engine.step(1, batches.step(1), num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)

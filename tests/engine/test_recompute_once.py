@@ -15,7 +15,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.utils.checkpoint import checkpoint
 
 from declarative_train.components.layers.sample_groups import SampleGroups
-from declarative_train.engine.step.model import checkpoint_activations
+from declarative_train.engine.step.model_preparation import checkpoint_activations
 from declarative_train.engine.step.recompute_once import checkpoint_once
 
 WIDTH, DEPTH = 8, 3

@@ -25,7 +25,7 @@ from declarative_train.engine.checkpoints.store import CheckpointStore, damage
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import RunFailure
 from declarative_train.engine.step.load_weights import load_weights, names_in, open_weights, write_weights
-from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.model_preparation import fill
 from declarative_train.engine.step.tensor_files import Tensors
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.run.checkpoint import Checkpoints

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten
 
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.plan.plan import Plan
 from tests.engine.on_ranks import kept_engine, on_ranks
 
@@ -120,7 +120,7 @@ def watch(plan: Plan, *, num_steps: int = 2) -> list[Watched]:
 
 def _watched(plan: Plan, num_steps: int) -> Watched:
     with kept_engine(plan) as engine:
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        batches = TrainingBatches(plan.data, get_process_batch(plan), engine.dp_rank, open_sets(plan.data))
         found = Watched()
         looking = Watch(found)
         for tensor in (*engine.model.parameters(), *engine.model.buffers()):

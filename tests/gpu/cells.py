@@ -25,7 +25,7 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data.order import locate
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.engine import Engine, get_process_batch
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.compiler import compile as compile_plan
@@ -179,7 +179,12 @@ def engine_steps(folder: Path, *changes: dict[str, Any], model: str = "mlp") -> 
     with default_dtype(plan):
         engine = Engine(plan, torch.device(DEVICE))
         training = TrainingBatches(
-            plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data), device=engine.device, hold_on_device=True
+            plan.data,
+            get_process_batch(plan),
+            engine.dp_rank,
+            open_sets(plan.data),
+            device=engine.device,
+            hold_on_device=True,
         )
         num_samples = plan.data.set("training").num_samples
         for step, batches in enumerate(training.iterate(1, 6), 1):
@@ -356,7 +361,7 @@ def pinned(folder: Path, workers: int) -> dict[str, Any]:
     with mock.patch.object(torch.Tensor, "pin_memory", counted):
         for held in (True, False):
             batches = TrainingBatches(
-                plan.data, slots_of(plan), 0, sets, device=torch.device(DEVICE), hold_on_device=held
+                plan.data, get_process_batch(plan), 0, sets, device=torch.device(DEVICE), hold_on_device=held
             )
             for step in batches.iterate(1, 4):
                 for batch in step:

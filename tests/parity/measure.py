@@ -21,7 +21,7 @@ from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.components.layers.sample_groups import SampleGroups, attach
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.graph.build import build
 from declarative_train.graph.field_draws import FieldDraws
@@ -110,7 +110,7 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
         batch_model = build(plan.batch_graph, field_draws=draws) if plan.batch_graph.nodes else None
         optimizer = torch.optim.SGD([group_of(name, item, cell) for name, item in model.named_parameters()], lr=0.1)
         sets = open_sets(plan.data)
-        batches = TrainingBatches(plan.data, slots_of(plan), 0, sets)
+        batches = TrainingBatches(plan.data, get_process_batch(plan), 0, sets)
         gradients, samples = [], []
         for step in range(1, NUM_STEPS + 1):
             ids = step_samples(plan, batches, step)

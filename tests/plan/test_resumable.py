@@ -14,7 +14,7 @@ from declarative_train.components.component import Component
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan.codec import sign
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.resumable import RULES, judge, rule_of
+from declarative_train.plan.resumable import RESUME_RULES, judge, rule_of
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
 from tests.engine.made_recipes import DEEP, compiled, merged, write_data
@@ -62,13 +62,15 @@ def test_the_keys_are_those_of_the_language() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_has_one_class(key: str) -> None:
-    found = [(rule.freedom, own) for rule in RULES for own in rule.keys if key == own or key.startswith(f"{own}.")]
+    found = [
+        (rule.freedom, own) for rule in RESUME_RULES for own in rule.keys if key == own or key.startswith(f"{own}.")
+    ]
     assert len(found) == 1, f"put `{key}` into one rule of plan/resumable.py"
     assert rule_of(key.replace("*", "hidden.weight")).freedom == found[0][0]
 
 
 def test_every_rule_is_about_a_key_of_the_language() -> None:
-    for rule in RULES:
+    for rule in RESUME_RULES:
         assert bool(rule.why) == (rule.freedom != "warned")
         for own in rule.keys:
             assert [key for key in KEYS if key == own or key.startswith(f"{own}.")], own
@@ -76,7 +78,7 @@ def test_every_rule_is_about_a_key_of_the_language() -> None:
 
 def test_the_manual_has_the_same_table() -> None:
     text = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
-    rows = [f"| {rule.freedom} | {', '.join(f'`{key}`' for key in rule.keys)} | {rule.why} |" for rule in RULES]
+    rows = [f"| {rule.freedom} | {', '.join(f'`{key}`' for key in rule.keys)} | {rule.why} |" for rule in RESUME_RULES]
     assert "\n".join(rows) in text, "the table should read:\n" + "\n".join(rows)
 
 

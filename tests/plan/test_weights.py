@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from declarative_train.core import machine
-from declarative_train.plan.run_folder import FORMAT, seal
+from declarative_train.plan.checkpoint_files import FORMAT, seal
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 

@@ -11,7 +11,7 @@ import pytest
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine import collectives
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.plan.plan import Plan
 from tests.engine.made_recipes import compiled, merged
 from tests.engine.on_ranks import kept_engine, on_ranks
@@ -43,7 +43,7 @@ def count_bytes(plan: Plan) -> dict[str, float]:
         return exchange(self, tensor, *numbers)
 
     with pytest.MonkeyPatch.context() as patch, kept_engine(plan) as engine:
-        batches = TrainingBatches(plan.data, slots_of(plan), 0, open_sets(plan.data), device=engine.device)
+        batches = TrainingBatches(plan.data, get_process_batch(plan), 0, open_sets(plan.data), device=engine.device)
         patch.setattr(collectives, "_gather_single", gathers)
         patch.setattr(collectives, "_reduce_scatter_single", scatters)
         patch.setattr(collectives.Ranks, "sum_", sums)

@@ -17,7 +17,7 @@ import torch
 from declarative_train.components.inits.draws import Draws
 from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.engine import Engine
-from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.model_preparation import fill
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.extrapolate import memory_trace

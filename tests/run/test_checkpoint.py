@@ -17,8 +17,8 @@ from declarative_train.engine.checkpoints.format import AllowList, load_tensors,
 from declarative_train.engine.checkpoints.store import CheckpointStore, damage, read_entry, read_metadata
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure
+from declarative_train.plan.checkpoint_files import UNSEALED, BadCheckpointError, local_sizes, read_manifest
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.run_folder import UNSEALED, TornError, local_sizes, read_manifest
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState
 from tests.engine.plans import made_batch, made_data, make_plan
@@ -170,7 +170,7 @@ def test_every_byte_of_a_manifest_counts(tmp_path: Path) -> None:
         for bit in range(0, 8, 3):
             changed = bytearray(content)
             changed[position] ^= 1 << bit
-            with pytest.raises(TornError):
+            with pytest.raises(BadCheckpointError):
                 read_manifest(store.path(2), lambda _, found=bytes(changed): found, local_sizes)
     read_manifest(store.path(2), lambda _: content, local_sizes)
 

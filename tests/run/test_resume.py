@@ -13,8 +13,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
+from declarative_train.plan.checkpoint_files import seal
 from declarative_train.plan.plan import PLAN_VERSION
-from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.processes import resume_hint, say

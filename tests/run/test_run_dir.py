@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from declarative_train.engine.failures import RunFailure
-from declarative_train.plan.run_folder import newest_first
+from declarative_train.plan.checkpoint_files import newest_first
 from declarative_train.run.event import Notice, RunEnded, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.storage.run_dir import new_run_dir

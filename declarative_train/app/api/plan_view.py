@@ -59,7 +59,7 @@ class PlanView:
         `load_state_dict`. (`Run.module` returns a trained model.) Raises DtrainError if `model.weights` cannot be
         read."""
         from declarative_train.engine.failures import RunFailure
-        from declarative_train.engine.step.model import build_with_start_values
+        from declarative_train.engine.step.model_preparation import build_with_start_values
 
         try:
             return build_with_start_values(self.plan)

@@ -15,7 +15,7 @@ from declarative_train.app.api.tables import Table, as_table, columns_of, epoch_
 from declarative_train.app.records.record import Record, State, is_run, read_record
 from declarative_train.core.names import EVENTS
 from declarative_train.core.packs import hooks
-from declarative_train.plan.run_folder import newest_first
+from declarative_train.plan.checkpoint_files import newest_first
 from declarative_train.run.event import Event
 from declarative_train.run.sinks.jsonl import read_events
 

@@ -51,7 +51,7 @@ def find_run(name: str, folder: str) -> Record | None:
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
     from declarative_train.core.names import EVENTS
-    from declarative_train.plan.run_folder import MANIFEST
+    from declarative_train.plan.checkpoint_files import MANIFEST
 
     path = name.rstrip("/")
     if os.path.isdir(path):

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def trace_step(plan: Plan) -> int:
     """Print the first rows, then the values of the first step on each rank. Return the exit code."""
-    from declarative_train.app.views.rank_values import first_step
+    from declarative_train.app.views.first_step import first_step
     from declarative_train.app.views.values import first_rows
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from declarative_train.core.names import EVENTS, RUN
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.failures import read_reason
+from declarative_train.plan.checkpoint_files import PLAN, checkpoints_root, read_run
 from declarative_train.plan.codec import PlanError, from_json
-from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.run.sinks.console import median
 from declarative_train.run.storage.remote_dir import is_uploading
 from declarative_train.run.storage.run_lock import is_locked

@@ -59,7 +59,7 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 
 def own_word(name: str, value: object) -> str:
-    """Return a setting as text: `lr=0.01`; for the mode only the value."""
+    """Return a setting as text, `name=value`; for the mode, only the value."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from declarative_train.app.views.data_flow import holder
+from declarative_train.app.views.first_step import part_places
 from declarative_train.app.views.graph import kind
-from declarative_train.app.views.rank_values import part_places
 from declarative_train.app.views.table import fit_lines, table
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.amounts import format_count

@@ -9,7 +9,7 @@ from declarative_train.engine.axes.gradient_sync import GradientSync
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 

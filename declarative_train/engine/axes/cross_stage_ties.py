@@ -15,7 +15,7 @@ from declarative_train.engine.collectives import local_part
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.plan.layout import SharedParameter
     from declarative_train.plan.plan import Plan

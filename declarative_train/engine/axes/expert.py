@@ -27,7 +27,7 @@ from declarative_train.graph.initialise import has_module
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.graph.cuts import Cuts

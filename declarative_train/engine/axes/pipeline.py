@@ -19,7 +19,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.rank_batches import Batch
 from declarative_train.engine.axes.cross_stage_ties import share_tensors
 from declarative_train.engine.step.forward_path import Chunk
-from declarative_train.engine.step.model import BuiltModel, storages_of
+from declarative_train.engine.step.model_preparation import BuiltModel, storages_of
 from declarative_train.engine.step.step_runner import StepRunner, Sums
 from declarative_train.graph.build import build, tie
 from declarative_train.graph.module_names import ByName, container, put

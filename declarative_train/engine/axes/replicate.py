@@ -19,7 +19,7 @@ from declarative_train.engine.step.precision import reduce_dtype
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import Alone, MeshPosition, Ranks
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan

@@ -19,12 +19,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.engine.axes.gradient_sync import GradientSync
-from declarative_train.engine.step.model import unit_modules
+from declarative_train.engine.step.model_preparation import unit_modules
 from declarative_train.engine.step.precision import shard_policy
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.layout import ShardingPlan
     from declarative_train.plan.plan import Plan

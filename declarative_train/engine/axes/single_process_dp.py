@@ -25,12 +25,12 @@ from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups, attach, end_step
 from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.engine.failures import RunFailure
-from declarative_train.engine.step.model import prepare_units
+from declarative_train.engine.step.model_preparation import prepare_units
 from declarative_train.engine.step.precision import compute_dtype
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
@@ -183,8 +183,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Sum over the replicas of this process. Only the first replica passes its values to `sum_`; those of the others
-    were collected before."""
+    """Collective that sums over the replicas of this process. `sum_` is called with the values of the first replica;
+    those of the other replicas were collected before."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others

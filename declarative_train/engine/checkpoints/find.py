@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.plan.run_folder import MANIFEST, checkpoints_root, position_of_best, run_folders
+from declarative_train.plan.checkpoint_files import MANIFEST, checkpoints_root, position_of_best, run_folders
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
@@ -46,8 +46,8 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
         reasons.append(reason)
     else:
         for run in run_folders(path) if Path(path).is_dir() else [path]:
-            whole, torn = CheckpointStore(checkpoints_root(run)).entries()
-            reasons += torn
+            whole, skipped = CheckpointStore(checkpoints_root(run)).entries()
+            reasons += skipped
             while whole:
                 entry = whole.pop(position_of_best([entry.step for entry in whole], whole[0].manifest))
                 reason = look(entry)

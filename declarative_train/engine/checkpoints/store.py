@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, seal, sizes_on
+from declarative_train.plan.checkpoint_files import MANIFEST, BadCheckpointError, read_manifest, seal, sizes_on
 
 CHUNK_BYTES = 1 << 20
 METADATA = ".metadata"  # of DCP
@@ -138,13 +138,13 @@ class CheckpointStore:
     def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
         """Return (complete checkpoints, the newest first; reasons why others were left out). Manifest and file sizes
         are checked."""
-        whole, torn = [], []
+        whole, skipped = [], []
         for step in self._steps():
             try:
                 whole.append(read_entry(self.path(step)))
             except CheckpointFailure as failure:
-                torn.append(str(failure))
-        return sorted(whole, key=lambda entry: -entry.step), torn
+                skipped.append(str(failure))
+        return sorted(whole, key=lambda entry: -entry.step), skipped
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
         """Return (the newest undamaged checkpoint or None, reasons why newer ones were skipped). `look`: the check of
@@ -214,8 +214,8 @@ def read_entry(path: str) -> CheckpointEntry:
     fs, _ = url_to_fs(path)
     try:
         manifest = read_manifest(path, fs.cat_file, sizes_on(fs))
-    except TornError as torn:
-        raise CheckpointFailure(str(torn)) from None
+    except BadCheckpointError as problem:
+        raise CheckpointFailure(str(problem)) from None
     except OSError as error:  # no permission, a folder instead of a file, a bad sector
         raise CheckpointFailure(f"the checkpoint {path} cannot be read: {_reason(error)}") from None
     return CheckpointEntry(int(manifest["step"]), path, manifest)

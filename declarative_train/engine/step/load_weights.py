@@ -30,9 +30,9 @@ from declarative_train.engine.step.tensor_files import (
     under_names,
 )
 from declarative_train.files.open_files import local_path
+from declarative_train.plan.checkpoint_files import EMA, PLAN, Shapes
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
-from declarative_train.plan.run_folder import EMA, PLAN, Shapes
 from declarative_train.plan.tensor_maps import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, check_shapes
 

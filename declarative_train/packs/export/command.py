@@ -38,5 +38,9 @@ def _export(args: argparse.Namespace) -> int:
         print_text(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
     else:
         print_text(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
-    print_text(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
+    print_text(
+        f"loaded back: the same to {made.max_relative_error:.1g}"
+        if made.max_relative_error
+        else "loaded back: the same"
+    )
     return 0

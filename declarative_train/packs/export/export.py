@@ -27,9 +27,9 @@ from declarative_train.packs.export.peft import auto_class as peft_base
 from declarative_train.packs.export.program import Inputs, Program, make_program
 from declarative_train.packs.export.published import find_published_base, write_published
 from declarative_train.packs.export.snippets import loading_code, readme
+from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.plan import PublishedPlan
-from declarative_train.plan.run_folder import PLAN
 
 MARK = "preprocessing.json"  # a folder that holds it may be overwritten
 _SAMPLE_ROWS = 4
@@ -38,14 +38,14 @@ _SAMPLE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `apart`: the largest difference between the outputs of the model and those of the written
-    file after loading, divided by the largest output."""
+    """Result of an export. `max_relative_error`: the largest difference between the outputs of the model and those of
+    the written file after loading, divided by the largest output."""
 
     folder: Path
     files: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    apart: float
+    max_relative_error: float
 
 
 def export(
@@ -81,12 +81,12 @@ def export(
         made = Path(name) / place.name
         made.mkdir()
         form.write(program, made / form.file)
-        apart = check(form, program, made / form.file)
+        max_relative_error = check(form, program, made / form.file)
         _write_docs(trained, program, to, made)
         _move_into_place(made, place)
     names = tuple(sorted(each.name for each in place.iterdir()))
     inputs, answers = tuple(entry.name for entry in program.inputs), tuple(answer.name for answer in program.outputs)
-    return Exported(place, names, inputs, answers, apart)
+    return Exported(place, names, inputs, answers, max_relative_error)
 
 
 def _export_published(

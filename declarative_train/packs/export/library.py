@@ -17,8 +17,8 @@ from declarative_train.packs.export.model_card import card_of, no_tokenizer
 from declarative_train.packs.export.published import classes_learned, tokenizer_files
 from declarative_train.packs.pretrained.libraries.modules.to_library import differing, library_model
 from declarative_train.packs.pretrained.published import TIMM
+from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
-from declarative_train.plan.run_folder import PLAN
 
 
 class LibraryModel(NamedTuple):

@@ -41,10 +41,10 @@ from declarative_train.packs.text.tokenizer import (
     make_published_files,
     tokenizer,
 )
+from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
-from declarative_train.plan.run_folder import PLAN
 from declarative_train.plan.tensor_maps import parts_in
 
 MakeTensor = Callable[[], torch.Tensor]

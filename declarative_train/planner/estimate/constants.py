@@ -83,8 +83,8 @@ MEGATRON = replace(DEFAULT, call_s=41e-6, step_s=7e-3, error=0.145)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Device of a kind with the constants that apply there, and the speeds that its memory and links reach, in bytes
-    per second. Only for hardware with these figures."""
+    """Kind of device with the constants that apply to it, and the speeds of its memory and links in bytes per second.
+    Only for hardware whose figures are known."""
 
     hardware: Hardware
     constants: Constants = DEFAULT
@@ -100,7 +100,7 @@ class Machine:
         return figure * (self.constants.link_efficiency if link == "node" else self.constants.network_efficiency)
 
     def latency_s(self, members: int, num_nodes: int = 1) -> float:
-        """Return the latency of a collective of so many ranks on each of these nodes: a ring inside a node, a tree
-        between nodes."""
+        """Return the latency in seconds of a collective of `members` ranks on each of `num_nodes` nodes: a ring inside
+        a node, a tree between nodes."""
         constants = self.constants
         return constants.link_latency_s * (members - 1) + constants.network_latency_s * log2(num_nodes)

@@ -1,7 +1,7 @@
-"""Time to make the batches of a step: rows gathered from memory, pictures read and decoded.
+"""Time to make the batches of a step: rows are gathered from memory, pictures are read and decoded.
 
-They are made while the step before computes, so that only what takes longer than a step is waited for.
-"""
+The batches of a step are made while the previous step computes, so a step waits only for the time by which this takes
+longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOST_BYTES = 4  # of a value, before a cast
 
 
 def data_s(data: DataSpec, batch: BatchSpec, constants: Constants) -> float:
-    """Return the seconds in which one rank's processes (`data.workers`, or one thread) make the samples of a step."""
+    """Return the seconds in which one rank's data processes (`data.workers`, or one thread) make the samples of a
+    step."""
     gathered_s = decoded_s = 0.0
     for field in data.fields:
         size = prod(field.tensor.shape)

@@ -1,4 +1,4 @@
-"""Estimate in a plan: memory and time on a kind of hardware, with the assumptions in words."""
+"""Estimate in a plan: memory and time on a kind of hardware, with the assumptions as text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def estimate(
     memory_bytes: int,
     data_s: float,
 ) -> EstimatePlan:
-    """Return the estimate. `memory_bytes`: memory of the device that needs the most; `data_s`: seconds to make the
-    batches of a step, which is waited for if it is longer than the rest."""
+    """Return the estimate of a plan. `memory_bytes`: memory of the device that needs most. `data_s`: seconds to make
+    the batches of a step; the step waits if this is longer than everything else."""
     time = step_time(model, placement, machine)
     if time is not None:
         time = replace(time, waiting_s=max(0.0, data_s - time.total_s))

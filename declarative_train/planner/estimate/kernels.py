@@ -44,9 +44,9 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
-    """Kernels of one pass through a part of the model. Operations and bytes of n rows: `flops @ (1, n)`, `moved @ (1,
-    n)`. `calls`: how many kernels one operation starts (a recurrent layer: one for each position). The operations of a
-    kernel of kind MEMORY are the random numbers that it draws."""
+    """Kernels of one pass through a part of the model. Operations and moved bytes for n rows are `flops @ (1, n)` and
+    `moved @ (1, n)`. `calls`: the number of kernels that each operation starts (in a recurrent layer, one per
+    position). The operations of a kernel of kind MEMORY are the random numbers that it draws."""
 
     flops: np.ndarray
     moved: np.ndarray
@@ -73,8 +73,8 @@ class NodeKernels:
 def kernels_of(
     graph: Graph, parameters: Sequence[ParameterPlan], works: Mapping[str, tuple[Work, ...]], precision: str
 ) -> dict[str, NodeKernels]:
-    """Return the kernels of each node of the graph. `works`, of the same nodes, are used for layers that cannot be
-    traced, such as those of plugins."""
+    """Return {node: its kernels} for the graph. `works`: the work of the same nodes, which is used for layers that
+    cannot be traced, such as those of plugins."""
     stored = {item.name: item for item in parameters if item.storage is not None}
 
     def measure(
@@ -107,7 +107,7 @@ def kernels_of(
 
 
 def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
-    """Return the kernels of a node as if each of `size` ranks had an equal part of every one."""
+    """Return the kernels of a node if each of `size` ranks has an equal part of every kernel."""
     return NodeKernels(
         *(
             Kernels(each.flops / size, each.moved / size, each.kind, each.calls / size)
@@ -117,8 +117,8 @@ def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node with its collectives over the `size` ranks that divide it; `width`: bytes of an
-    element, twice as many in an all-reduce. Between nodes, every adapter of a node works."""
+    """Return the kernels of a node, with the collectives over the `size` ranks that divide it added. `width`: bytes of
+    an element, twice as many in an all-reduce. Between nodes, all network adapters of a node are used."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
@@ -133,7 +133,7 @@ def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int
 
 @lru_cache(maxsize=256)
 def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> NodeKernels:
-    """Return the kernels that unpack a stored weight, once forward and once backward."""
+    """Return the kernels that unpack a weight stored in fewer bits, once in the forward and once in the backward."""
     rows, columns = shape
     with without_memory(nn.Identity()):
         packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8)
@@ -146,7 +146,8 @@ def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> N
 
 @lru_cache(maxsize=4096)
 def _from_work(work: Work, precision: str) -> NodeKernels:
-    """Return one kernel forward and two backward with the operations and the traffic that the shapes give."""
+    """Return kernels that are computed from the shapes of a layer alone: one in the forward and two in the backward,
+    with its operations and memory traffic."""
     width = torch.finfo(DTYPES[precision]).bits // 8
     moved = [width * work.parameters, width * work.elements]
     kind = PRODUCT if work.forward else MEMORY
@@ -235,7 +236,8 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode that calls the fused operations of GPUs, where CPUs have none: dropout, and attention with dropout."""
+    """Mode that calls the fused operations of GPUs where torch's CPU code has separate ones: dropout, and attention
+    with dropout."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.dropout and args[1] and args[2]:
@@ -246,7 +248,7 @@ class _AsOnGpus(TorchFunctionMode):
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of the operations that reach the device."""
+    """Mode that records the operations that start a kernel on the device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -277,8 +279,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _attention_flops(name: str, args: tuple[Any, ...]) -> float:
-    """Return the operations of fused attention: two products forward, five backward, which computes the scores
-    again."""
+    """Return the operations of fused attention: two matrix products in the forward, five in the backward, which
+    computes the scores again."""
     is_backward = "backward" in name
     query, key = args[1:3] if is_backward else args[:2]
     is_causal = any(each is True for each in args)
@@ -303,6 +305,6 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor; of an expanded one, those that exist."""
+    """Return the bytes of a tensor in memory; an expanded tensor has fewer than its shape says."""
     sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return prod(sizes) * tensor.element_size()

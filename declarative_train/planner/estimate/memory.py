@@ -1,14 +1,13 @@
-"""Memory of a step on each device, by category, derived from shapes: for candidates of `auto`, which are too many to
-trace, and if a trace is impossible.
+"""Memory of a step on each device, by category, computed from shapes: for candidates of `auto`, which are too many to
+trace, and for plans that cannot be traced.
 
 Parameters, gradients and optimizer state follow from shapes. With fsdp a device has its shards of the gradients, or
-whole gradients if they are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
+whole gradients if these are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
 (the current and the next one), in a pipeline the whole stage; in other modes forward and backward read half-precision
 copies of the parameters. Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`),
-which includes what layers keep inside, mixed precision and the loss. Without a trace the loss is taken for one over
-classes: three times its input in float32, one of which waits for its backward. A rank of a pipeline has receive buffers
-for a whole step, as in torch's stages.
-"""
+which includes the results that layers keep inside, mixed precision and the loss. Without a trace the loss is assumed to
+be one over classes: three times its input in float32, one of which waits for its backward. A rank of a pipeline has
+receive buffers for a whole step, as in torch's stages."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Bytes measured in a trace. `kept`: per element that nodes keep until their backward. `working`: per row, in
-    addition at the peak. `loss`: per row, of the loss."""
+    """Bytes measured in a trace, by which estimates are scaled. `kept`: bytes per element that nodes keep until their
+    backward. `working`: bytes per row that are needed in addition at the peak. `loss`: bytes of the loss per row."""
 
     kept: float
     working: float
@@ -33,33 +32,34 @@ class MemoryScale:
 
 
 def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> list[MemoryPlan]:
-    """Return the memory of each kind of device."""
+    """Return the estimated memory of each kind of device. `scale`: None if the model was not traced."""
     last = len(placement.parts) - 1 if placement.loss_part is None else placement.loss_part
     scale = scale or scale_from_shapes(model)
     return [_memory_of_part(part, model, placement, scale, at == last) for at, part in enumerate(placement.parts)]
 
 
 def scale_from_shapes(model: ModelFacts) -> MemoryScale:
-    """Return a scale from the sizes of dtypes, for a model that was not traced."""
+    """Return a scale computed from the sizes of dtypes, for a model that was not traced."""
     width = COMPUTE_BYTES[model.precision]
     working = max((node.passing for node in model.nodes.values()), default=0) * width
     return MemoryScale(width, working, 3 * max(4, width) * model.judged)
 
 
 def largest_bytes(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> int:
-    """Return the memory of the device that needs the most."""
+    """Return the memory in bytes of the device that needs most."""
     return max(each.total for each in memory_of(model, placement, scale))
 
 
 def least_bytes(model: ModelFacts, placement: Placement) -> int:
-    """Return the memory at the beginning of the update, the minimum of any step, for the device that needs the most."""
+    """Return the memory in bytes at the beginning of the update, which is the minimum for any step, on the device that
+    needs most."""
     wide, shards = PARAMETER_BYTES[model.precision], placement.shards.size
     held = [model.share_of(part.nodes, shards) for part in placement.parts]
     return max((each.weights + each.trained + each.state) * wide + each.packed for each in held)
 
 
 def bytes_of_copies(plan: Plan, model: ModelFacts) -> int:
-    """Return the bytes of the half-precision copies of parameters that a plan's forward and backward read."""
+    """Return the bytes of the half-precision copies of parameters that forward and backward read."""
     return 0 if plan.layout.is_sharded else _bytes_of_copies(model, model.nodes)
 
 
@@ -72,7 +72,7 @@ def _memory_of_part(
     part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
     """Return the memory at the larger of two moments: after the loss, when all activations wait for the backward and
-    gradients are those of earlier microbatches; and at the end of the backward, when all gradients exist."""
+    gradients of earlier microbatches exist; and at the end of the backward, when all gradients exist."""
     wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)
@@ -102,7 +102,7 @@ def _memory_of_part(
 
 
 def _count_gathered(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the largest number of bytes of gathered parameters at a time."""
+    """Return the bytes of gathered parameters at the moment when they are most."""
     if not placement.is_sharded:
         return 0
     narrow = COMPUTE_BYTES[model.precision]
@@ -120,7 +120,7 @@ def _count_gathered(part: DevicePart, model: ModelFacts, placement: Placement) -
 
 
 def _count_received(part: DevicePart, placement: Placement) -> int:
-    """Return the bytes of buffers for values from other stages, for all microbatches of a step."""
+    """Return the bytes of the receive buffers for values from other stages, for all microbatches of a step."""
     if placement.pipes is None:
         return 0
     wires = placement.pipes.wires
@@ -136,7 +136,7 @@ def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) ->
 
 
 def _units(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return the number of parameter elements of each unit (repeated block), the largest last."""
+    """Return the number of parameter elements of each unit (repeated block) in increasing order."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 
@@ -145,7 +145,7 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return the number of elements per sample that are kept until the backward."""
+    """Return the number of elements per sample that are kept from the forward to the backward."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

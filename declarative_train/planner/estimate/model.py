@@ -1,5 +1,5 @@
-"""Facts about a model that the estimates need and that do not depend on the layout: computed once, for all candidates
-of `auto`."""
+"""Facts about a model that estimates need and that do not depend on the layout. They are computed once for all
+candidates of `auto`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Numbers of elements in a device's part of some parameters, tied ones counted once. `packed`: the bytes of weights
-    that are stored in fewer bits, which `weights` excludes."""
+    """Number of elements that a device has of some parameters; tied parameters count once. `packed`: the bytes of
+    weights stored in fewer bits, which `weights` does not include."""
 
     weights: int = 0
     trained: int = 0
@@ -49,9 +49,9 @@ class ParameterShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Node of the model; blocks are replaced by their nodes down to the units. `recomputed`: the share of its forward
-    that runs again. `kept`: elements per sample from forward to backward. `passing`: elements that exist only during
-    the backward of a recomputed node."""
+    """Facts about one node; blocks down to the units are replaced by their nodes. `recomputed`: the share of its
+    forward that the backward repeats. `kept`: elements per sample that it keeps from forward to backward. `passing`:
+    elements that exist only during the backward of a recomputed node."""
 
     name: str
     is_unit: bool
@@ -66,9 +66,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
-    sample that the losses read from memory, `scored` includes those of losses in chunks. `sums`: of the nodes, over
-    the ranks that divide them."""
+    """Facts about a model. `nodes`: by name, in the order of the graph after `open_blocks`. `judged`: elements per
+    sample that the losses read from memory; `scored`: the same with those of losses with `chunks`. `sums`: elements
+    that each node sums over the ranks of the `tensor` axis."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -92,11 +92,11 @@ class ModelFacts:
 
     @property
     def arithmetic(self) -> Precision:
-        """Number format of matrix products, by which a device's peak rate is chosen."""
+        """Number format of matrix products; the peak rate of a device depends on it."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
     def kernels(self, name: str) -> NodeKernels:
-        """Return the kernels of a node; those of all nodes are found at the first call."""
+        """Return the kernels of a node. Those of all nodes are traced at the first call."""
         if not self._kernels:
             works = {node.name: node.works for node in self.nodes.values()}
             self._set_kernels(kernels_of(self.opened, self.held, works, self.precision))
@@ -172,9 +172,8 @@ def model_facts(
     compiled: bool = False,
     of_experts: Collection[str] = (),
 ) -> ModelFacts:
-    """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run keeps a
-    moving average of the parameters. `heads`: layers that are computed twice, since their loss is computed in
-    chunks."""
+    """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run has a moving
+    average of the parameters. `heads`: linear layers whose forward is computed twice, since their loss has `chunks`."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)
@@ -205,7 +204,7 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
-    """Return the facts about a plan's model."""
+    """Return the facts about the model of a plan; with the `tensor` axis, about the part on one rank."""
     training = plan.training
     return facts_of_rank(
         plan.layout,
@@ -251,7 +250,7 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return the parameters of each node as (elements, trained elements, elements of optimizer state, bytes if stored
+    """Return for each node its parameters as (elements, trained elements, elements of optimizer state, bytes if stored
     in fewer bits)."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}

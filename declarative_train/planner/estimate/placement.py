@@ -1,4 +1,4 @@
-"""Placement of a model on devices in the form that the estimates need: of a plan's layout, or of a candidate of
+"""Placement of a model on devices, in the form that estimates need: from the layout of a plan, or from a candidate of
 `auto`."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that communicate with each other: `size` of them, every `stride`-th one."""
+    """Devices that communicate with each other: `size` devices, each `stride` after the previous one."""
 
     size: int
     stride: int = 1
@@ -22,8 +22,8 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device: the nodes of its stages (one stage without a pipeline), the largest
-    number of microbatches of each stage that wait for their backward, and the stages' numbers."""
+    """Part of the model on one kind of device: the nodes of each of its pipeline stages (one stage without a pipeline),
+    the largest number of microbatches of each stage that wait for their backward, and the numbers of the stages."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -37,7 +37,7 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline of a placement. `wires[i]`: bytes per sample from stage i to the next one, and back."""
+    """Pipeline of a placement. `wires[i]`: bytes per sample sent from stage i to the next one, and bytes sent back."""
 
     schedule: str
     num_ranks: int
@@ -48,14 +48,12 @@ class PipelinePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of a model.
+    """Placement of a model on devices.
 
-    `shards`: the devices that split each parameter. `replicas`: those with the same part, which average gradients.
-    `num_microbatches`: the forwards of a device in one optimizer step; `rows`: the samples in each, a part of them if
-    the devices `positions` divide each sample. `loss_part`: the
-    part that computes the loss; None: the last. `scatters`: one process sends the model to the others, and receives
-    their gradients (dp).
-    """
+    `shards`: the devices that together have each parameter. `replicas`: the devices with the same part, which average
+    gradients. `num_microbatches`: the forwards of a device in one optimizer step; `rows`: samples in each (a fraction
+    if the devices `positions` divide each sample). `loss_part`: the part that computes the loss; None: the last.
+    `scatters`: one process sends the model to the other devices, and receives their gradients (dp)."""
 
     scatters: bool
     devices_per_node: int
@@ -75,14 +73,15 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the experts that `size` ranks divide, which are among the shards or replicas."""
+        """Return the placement of the experts, which `size` ranks divide; these ranks are among the shards or
+        replicas."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """Return the placement of a plan. `nodes`: the names of the whole model's nodes."""
+    """Return the placement of a plan. `nodes`: the names of all nodes of the model."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None
@@ -122,7 +121,7 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return the devices that split a parameter, and those that hold the same shard. Devices that split one are
+    """Return (devices that together have each parameter, devices that have the same shard). The first are
     neighbours."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
@@ -150,8 +149,8 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """Return the largest number of microbatches between forward and backward of a stage. `row`: the actions of its
-    rank."""
+    """Return the largest number of microbatches of a stage that are between forward and backward. `row`: the actions of
+    the stage's rank."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

@@ -1,5 +1,5 @@
-"""Model of one rank of the axes `tensor`, `context` and `expert`: the graph and parameters with the sizes that the rank
-holds, and what it exchanges with the others."""
+"""Model of one rank of the `tensor` axis: the plan's graph and parameters in the sizes that the rank has, and the sums
+over the other ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from declarative_train.plan.plan import ParameterPlan
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Elements per sample of each sum over the ranks of `tensor` in a node, forward and backward; of each exchange of
-    rows between the ranks of `expert`, as many forward as backward; and of keys and values between those of
-    `context`."""
+    """Elements per sample that a node communicates, one number for each call, in forward and backward: sums over the
+    ranks of `tensor`; rows exchanged between the ranks of `expert` (the same in both directions); keys and values
+    exchanged between the ranks of `context`."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return a graph and its parameters with the sizes that one rank holds, and its sums by the path of the layer."""
+    """Return (graph and parameters with the sizes that one rank has, {path of a layer: its sums over ranks})."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
@@ -56,8 +56,9 @@ def divide_for_rank(
 
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
-    """Return the exchanges of keys and values of a sample, by the ranks that each have a part of it. `widening`: how
-    much wider than keys their gradients are in a ring; 0: keys are gathered, and their gradients scattered."""
+    """Return the exchanges of keys and values of a sample between `size` ranks that each have a part of its positions.
+    `widening`: in a ring, how many times as many bytes the gradients of keys have; 0: no ring, keys are gathered and
+    their gradients scattered."""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # of which each rank keeps its own
@@ -65,7 +66,7 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 
 def _find_keys(graph: Graph, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield the layers of attention, each with the elements of the keys and values of a sample."""
+    """Yield (layer of attention, elements of the keys and values of a sample)."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
@@ -76,7 +77,7 @@ def _find_keys(graph: Graph, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:
-    """Return the numbers of heads and of key heads of attention, and the width of a head."""
+    """Return (number of heads, number of key heads, width of a head) of an attention layer."""
     component = node.component or {}
     heads = int(str(component["heads"]))
     width = int(str(component.get("head_width") or known[next(iter(node.inputs.values()))].shape[-1] // heads))
@@ -84,7 +85,7 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Divider of a graph's sizes; it adds the sums of each layer to `sums`."""
+    """Converter of a graph to the sizes on one rank. It adds the sums of each layer to `sums`."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums]) -> None:
         self._cuts, self._size, self._sums = cuts, size, sums
@@ -92,8 +93,7 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return a graph with the rank's sizes, and the specs of its outputs that are divided. `inputs`: those of its
-        inputs that are."""
+        """Return (graph with the rank's sizes, specs of its divided outputs). `inputs`: specs of its divided inputs."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -108,7 +108,7 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return the node, and those of its outputs that are divided."""
+        """Return (node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

@@ -1,5 +1,6 @@
-"""Replay of a pipeline schedule with the seconds of each stage: every action starts when its rank is free and what it
-waits for has arrived. Of many microbatches two smaller numbers are replayed, since the rest repeats."""
+"""Replay of a pipeline schedule with the seconds of each stage: every action starts when its rank is free and its
+inputs have arrived. For many microbatches, two smaller numbers are replayed and the time is extrapolated, since the
+schedule repeats."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of one microbatch in a stage: forward, backward, and the part of it for the weights; seconds to send its
-    output on, and its input's gradient back."""
+    """Seconds for one microbatch in a stage: forward, backward, the part of the backward for the weights, sending the
+    output on, and sending the input's gradient back."""
 
     forward_s: float
     backward_s: float
@@ -80,7 +81,7 @@ Part = tuple[int, str, int]  # stage, kind of action, microbatch
 def _actions(
     schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Return (rank, actions) in an order in which each action follows those that it waits for."""
+    """Return (rank, actions), sorted so that each action is after those for which it waits."""
     grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
     return tuple(
         (rank, tuple((int(stage), kind, int(number)) for stage, kind, number in _ACTION.findall(cell)))

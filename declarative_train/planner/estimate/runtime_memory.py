@@ -1,7 +1,6 @@
-"""Memory of a GPU that is not a live tensor: CUDA's context, workspaces, NCCL's buffers, the rounding of the allocator.
+"""Memory of a GPU other than live tensors: CUDA's context, workspaces, NCCL's buffers, rounding by the allocator.
 
-All figures are published ones of others. None was measured by us.
-"""
+All figures are published by others; none was measured for dtrain."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class RuntimeMemory:
 
 
 def runtime_memory(plan: Plan) -> list[RuntimeMemory]:
-    """Return the parts on each GPU of a plan."""
+    """Return the memory on each GPU of a plan that is not in live tensors, by part."""
     hardware = None if plan.layout.hardware is None else HARDWARE[plan.layout.hardware]
     is_wide = hardware is not None and hardware.name.startswith(_WIDE)
     number = sum(axis.size > 1 for axis in plan.layout.mesh)

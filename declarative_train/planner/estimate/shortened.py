@@ -1,5 +1,5 @@
-"""Smaller plans for traces: fewer copies of repeated blocks, and fewer ranks along an axis. Memory grows linearly with
-each copy and with each rank's part, so that the whole can be extrapolated."""
+"""Smaller plans for traces: with fewer copies of repeated blocks, and fewer ranks along an axis. Memory grows linearly
+with the copies and with each rank's part, so that it can be extrapolated to the whole plan."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MOST_RANKS = 8  # of an axis
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Copies of a `repeat`, each of which reads the one before it, by their paths in the model. `node`: the path of the
-    layer that they are parts of; "" for nodes of the graph."""
+    """Copies of a `repeat`, by their paths in the model, each of which reads the previous one. `node`: the path of the
+    layer that contains them (a library model); "" for nodes of the graph."""
 
     paths: tuple[str, ...]
     node: str = ""
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
-    """Return the chains of at least `least` equal copies with equal settings of parameters, each in one pipeline
-    stage."""
+    """Return the chains of at least `least` copies that are equal, have equal settings of parameters, and are in one
+    pipeline stage."""
     settings = _settings(plan.parameters)
     found = []
     for run in _chains(plan.graph, ""):
@@ -46,7 +46,7 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield the chains inside models of other libraries, each of all equal parts of one node."""
+    """Yield the chains inside library models: all equal consecutive parts of one node."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:
@@ -64,7 +64,7 @@ def _chains_inside(
 
 
 def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | None:
-    """Return the component of a library's model with fewer equal parts; None if it cannot have fewer."""
+    """Return the component of a library model with `kept` of its `copies` equal parts; None if it cannot have fewer."""
     assert node.component is not None
     model: Any = read_layer(node.component)  # of a pack
     layer = model.shorten(copies, kept)
@@ -72,7 +72,7 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with only the first `kept` copies of each chain."""
+    """Return the plan in which chain i of `runs` has only its first `kept[i]` copies."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
@@ -93,7 +93,7 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 def fewer_ranks(plan: Plan) -> Plan:
     """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients (each rank
-    sends the same for any number). Other axes are unchanged."""
+    sends the same for any number of ranks). Other axes are unchanged."""
     most = {"replicate": 2, "shard": MOST_RANKS}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)
@@ -102,7 +102,7 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return the first rank of each pipeline position: the others at the position need the same memory."""
+    """Return {pipeline position: its first rank}. All other ranks at the position need the same memory."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
@@ -124,7 +124,7 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return the names of the nodes that read each node; "" stands for an output of the graph."""
+    """Return {node: names of the nodes that read it}; "" stands for an output of the graph."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -137,8 +137,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether a node is the next copy of a chain: it alone reads the previous one, and its other inputs are the
-    same."""
+    """Return whether a node is the next copy of a chain: only it reads the last copy, and its other inputs are those of
+    the last copy."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":
@@ -165,7 +165,8 @@ def _bare(node: Node) -> Node:
 
 
 def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the settings of the parameters below each path, without names, so that they are equal for equal copies."""
+    """Return {path: settings of the parameters below it}. Names are left out, so that equal copies have equal
+    settings."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")

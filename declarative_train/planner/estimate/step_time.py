@@ -1,13 +1,12 @@
 """Predicted time of an optimizer step: kernels by size, calls of the host, links, and a replay of the pipeline.
 
-A matrix product takes its operations at the rate that large ones reach, and a ramp, or its memory traffic, whichever is
-longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take their traffic. Through each node the
-device is as slow as the host that starts its operations, if that is slower. Communication overlaps as in the engine:
-the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward, except the
-last bucket; in a pipeline it follows the schedule. The copies into and out of the buffers of fsdp are not hidden, since
-they need the device's memory. On a CPU, whose cores do all of this, nothing overlaps: products and their traffic, calls
-and communication add up. `constants.py` has every constant.
-"""
+A matrix product takes its operations at the rate of large products plus a ramp, or its memory traffic, whichever is
+longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take their memory traffic. If the host starts
+the operations of a node more slowly than the device computes them, the host's time counts. Communication overlaps as in
+the engine: the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward,
+except the last bucket; in a pipeline communication follows the schedule. The copies into and out of the buffers of fsdp
+are not hidden, because they need the device's memory. On a CPU, whose cores do all of this, nothing overlaps: products
+and their traffic, calls and communication add up. `constants.py` has every constant."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softm
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step of the slowest device: computing, communication that no computation hides, idle in
-    the pipeline, updating, and waiting for data."""
+    """Seconds of one optimizer step of the slowest device: computing, communication while nothing is computed, idle
+    time in the pipeline, update, and waiting for data."""
 
     compute_s: float
     exposed_s: float
@@ -62,14 +61,15 @@ class StepTime:
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return the seconds between which 90 of 100 measured steps are, for a predicted step. The width is that of the
-    errors on published rows that the constants were not fitted to, or of a calibration's own rows."""
+    """Return two step times in seconds between which 90 of 100 measured steps are, for a predicted step of `step_s`.
+    The width follows from errors on published rows to which the constants were not fitted, or on a calibration's
+    rows."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 
 def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> StepTime | None:
     """Return the time of a step; None if a figure is missing: for a CPU without calibration, or a precision that the
-    device does not have. `interval` gives its bounds."""
+    device does not support. `interval` gives bounds for it."""
     hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
@@ -119,8 +119,9 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
 def _repack_s(
     gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
 ) -> float:
-    """Return the seconds in which `fully_shard` moves gathered parameters out of the buffer of their collective (read
-    and written in the compute dtype), and gradients into theirs (also cast to the dtype of the reduction)."""
+    """Return the seconds in which `fully_shard` copies gathered parameters out of the buffer of their collective (read
+    and written in the compute dtype), and gradients into the buffer of theirs (also cast to the dtype of the
+    reduction)."""
     size = placement.shards.size
     if not placement.is_sharded or placement.sharding is None:
         return 0.0
@@ -134,11 +135,10 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of communication that are not hidden.
+    """Return the seconds of communication during which nothing is computed.
 
-    A unit is gathered while the previous one computes; the first has no previous one. The reduction overlaps with the
-    last backward, as do its gathers.
-    """
+    A unit is gathered while the previous unit computes; the first unit has no previous one. The reductions overlap with
+    the last backward, as do the gathers in it."""
     once_s = gather_s / (2 * number)
     first_s = max(0.0, once_s - forward_s)
     again_s = max(0.0, once_s - backward_s)
@@ -158,7 +158,7 @@ def _stage_times(model: ModelFacts, placement: Placement, machine: Machine) -> l
 def _stage_time(
     number: int, names: Sequence[str], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StageTime:
-    """Return the seconds of one microbatch in a stage; the backward includes what is computed again."""
+    """Return the seconds of one microbatch in stage `number`; the backward includes recomputation."""
     pipes, rows = placement.pipes, placement.rows
     is_last, _ = model.images.decide("cuda", is_plain=not placement.is_sharded and pipes is None)
     forward_s = backward_s = weights_s = 0.0
@@ -181,7 +181,7 @@ def _stage_time(
 
 @lru_cache(maxsize=65536)
 def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int, is_compiled: bool) -> float:
-    """Return the seconds of one pass through a node."""
+    """Return the seconds of one pass (forward or backward) through a node."""
     constants, hardware = machine.constants, machine.hardware
     peak = hardware.peak_of(precision)
     assert peak is not None
@@ -207,7 +207,7 @@ def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int,
 
 
 def _moved_s(elements: float, model: ModelFacts, machine: Machine) -> float:
-    """Return the seconds to read or write elements in the compute dtype."""
+    """Return the seconds to read or write this number of elements in the compute dtype."""
     return elements * COMPUTE_BYTES[model.precision] / machine.memory_per_s
 
 
@@ -218,7 +218,7 @@ def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return the seconds to send a stage's output on, and the gradient of its input back."""
+    """Return (seconds to send a stage's output on, seconds to send the gradient of its input back)."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]
@@ -238,9 +238,9 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
-    """Return the seconds after the backward: the optimizer reads parameters, gradients and state, and writes parameters
-    and state; gradients of all microbatches but the first are added before; and what a step costs whatever the
-    model."""
+    """Return the seconds of a step after the backward. The optimizer reads parameters, gradients and state, and writes
+    parameters and state; gradients of all microbatches but the first have been added to earlier ones; and there is a
+    constant time per step."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

@@ -1,5 +1,5 @@
-"""Interface of tracers: they measure the memory of a step on tensors without memory. The caller of `compile` passes
-one, so that this package does not import the engine."""
+"""Interface of tracers, which predict the memory of a step by running it on tensors without memory. The caller of
+`compile` passes a tracer, so that the package `planner` need not import the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Memory of a step, one row for each kind of device; no rows if the trace failed, with the reason in `why_not`."""
+    """Memory of a step, one row for each kind of device. If the trace failed there are no rows, and `why_not` is the
+    reason."""
 
     rows: tuple[MemoryPlan, ...]
     why_not: str = ""
@@ -32,4 +33,4 @@ class Tracer(Protocol):
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of the memory estimates for this plan's model; None if the trace failed."""
+        """Return the scale of the memory estimates for the model of this plan; None if the trace failed."""

@@ -1,10 +1,9 @@
 """Traffic between devices in one optimizer step: what is sent, on which link, and how long it takes.
 
-Collectives are rings, as NCCL uses for large messages: each of n devices sends (n - 1) / n of a gathered or scattered
-tensor, and twice that in an all-reduce. A ring over several nodes enters and leaves each node once, through the network
-of all its members there; it is as fast as its slowest link (Thakur et al., Optimization of collective communication,
-2005).
-"""
+Collectives are rings, which NCCL uses for large messages: each of n devices sends (n - 1) / n of a gathered or
+scattered tensor, and twice as much in an all-reduce. A ring over several nodes enters and leaves each node once,
+through the network adapters of all its members there; it is as fast as its slowest link (Thakur et al., Optimization of
+collective communication, 2005)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Communication of one kind: `bytes_sent` by each device in a step, in `num_calls` collectives or messages.
-    `per_s`: bytes per second that the link reaches, None if its speed is unknown; `latency_s` is that of one call."""
+    `per_s`: bytes per second of the link, None if its speed is unknown; `latency_s`: latency of one call."""
 
     what: str
     link: Link
@@ -46,7 +45,7 @@ class Transfer:
 
 
 def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return all transfers of the device that sends the most."""
+    """Return all transfers of the device that sends most."""
     every = ([each for kind in KINDS for each in kind(part, model, placement, machine)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
@@ -54,9 +53,8 @@ def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> l
 def gathers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the all-gathers of sharded parameters, in the compute dtype.
 
-    They run for each microbatch before the forward, and again before the backward for freed or resharded ones; in a
-    pipeline once a step, since a stage stays gathered.
-    """
+    They run before the forward of each microbatch, and before its backward for parameters that were freed or resharded;
+    in a pipeline they run once a step, because a stage stays gathered."""
     if model.num_expert_ranks > 1:
         return _with_experts(gathers, part, model, placement, machine)
     sharding = placement.sharding
@@ -85,8 +83,8 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return groups of nodes whose parameters are gathered together, each with whether they are gathered again for the
-    backward."""
+    """Return (whether the nodes are gathered again for the backward, names of the nodes) for each group of nodes whose
+    parameters are gathered together."""
     units = [
         name
         for name in part.nodes
@@ -108,7 +106,7 @@ def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: i
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
-    over replicas, and summed over the devices that divide positions, once a step."""
+    over the replicas and summed over the devices that divide positions, once a step."""
     if model.num_expert_ranks > 1:
         return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
@@ -139,7 +137,8 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers of experts, which fewer devices share, after those of all other parameters."""
+    """Return the transfers of all other parameters, followed by those of experts, which fewer devices share. `kind`:
+    function that computes the transfers."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -148,8 +147,8 @@ def _with_experts(
 
 
 def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers of `dp`: the first device sends the model to the others at every forward, and receives their
-    gradients, in the dtype of the parameters."""
+    """Return the transfers of mode `dp`: the first device sends the model to the others in every forward, and receives
+    their gradients, in the dtype of the parameters."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
@@ -161,7 +160,8 @@ def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the messages of a pipeline rank to others: outputs of its stages, and gradients of their inputs."""
+    """Return the messages that a pipeline rank sends to other ranks: outputs of its stages, and gradients of their
+    inputs."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
@@ -175,7 +175,8 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the sums over the ranks that divide layers, forward and backward of all microbatches."""
+    """Return the sums over the ranks that divide layers, in forward and backward of all microbatches; for ranks that
+    divide positions, the gathering of keys and values, and of their gradients."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
@@ -196,8 +197,8 @@ def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, mac
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of rows between the ranks that divide experts, forward and backward of all microbatches, if
-    the experts are used equally."""
+    """Return the exchanges of rows between the ranks that divide experts, in forward and backward of all microbatches,
+    if all experts are used equally."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
     group = DeviceGroup(model.num_expert_ranks, model.num_tensor_ranks * model.num_context_ranks)
     return _exchanges("rows of experts, all-to-all", elements, group, model, placement, machine)

@@ -19,15 +19,15 @@ from declarative_train.components.layers.modules.documents import treat_as_gpu
 from declarative_train.data.batch import Batch
 from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.devices import start_autograd
-from declarative_train.engine.engine import Engine, slots_of
-from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
+from declarative_train.engine.engine import Engine, get_process_batch
+from declarative_train.engine.step.model_preparation import allocate, lay_out, materialise, widen
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.graph.grouped_products import GROUPED, empty_grouped_product
 from declarative_train.planner.footprint import memory_observer
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
-    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.model_preparation import BuiltModel
     from declarative_train.plan.plan import Plan
 
 _CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def _begin_state(engine: Engine) -> None:
 
 
 def _batches(plan: Plan) -> list[Batch]:
-    batch = slots_of(plan)
+    batch = get_process_batch(plan)
     rows = batch.microbatch_size
     fields = {field.name: field.tensor for field in plan.data.fields}
     return [

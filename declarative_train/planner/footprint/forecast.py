@@ -207,8 +207,8 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Return a float array (operations, kinds) of the live bytes at each moment of a step of the whole plan. `runs`:
-    the chains of copies to shorten in the traces."""
+    """Return a float array (operations, kinds): the live bytes of `rank` at each moment of a step of the whole plan.
+    `runs`: the chains of copies that the traces shorten."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)

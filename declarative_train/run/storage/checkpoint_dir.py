@@ -18,7 +18,7 @@ from declarative_train.engine.checkpoints.store import CheckpointEntry, Checkpoi
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import file_system, format_path, local_path
 from declarative_train.files.paths import SourceError
-from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_root, newest_first
+from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER, checkpoints_root, newest_first
 
 
 def claim(folder: str, name: str, run_dir: Path) -> str:

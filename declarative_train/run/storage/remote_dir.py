@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from declarative_train.core.names import EVENTS, RUN
 from declarative_train.files.open_files import file_system, format_path
-from declarative_train.plan.run_folder import CHECKPOINTS, OWNER
+from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER
 
 PERIOD_S = 5.0
 SHARE = 10  # of the time, at least this many parts pass before a file that took one is copied again

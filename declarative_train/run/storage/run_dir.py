@@ -29,9 +29,7 @@ from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure, first_line
 from declarative_train.files.open_files import format_path
-from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
-from declarative_train.plan.resumable import judge
-from declarative_train.plan.run_folder import (
+from declarative_train.plan.checkpoint_files import (
     CHECKPOINTS,
     MANIFEST,
     PLAN,
@@ -41,6 +39,8 @@ from declarative_train.plan.run_folder import (
     owner_of,
     read_run,
 )
+from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
+from declarative_train.plan.resumable import judge
 from declarative_train.plan.settings import differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.remote_dir import fetch_run, place_for

@@ -18,7 +18,7 @@ from declarative_train import planner, recipe
 from declarative_train.data.batch import Batch
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.engine import Engine, get_process_batch
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.estimate.model import ModelFacts, facts_of
@@ -145,7 +145,7 @@ def measure(plan: Plan) -> Measured:
 def _batches(plan: Plan, engine: Engine) -> Iterator[Sequence[Batch]]:
     training = TrainingBatches(
         plan.data,
-        slots_of(plan),
+        get_process_batch(plan),
         engine.dp_rank,
         open_sets(plan.data),
         device=engine.device,

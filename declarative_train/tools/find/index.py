@@ -49,8 +49,8 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Thing that a user can write or read. `kind`: key, layer, function, command, diagnostic, page. `name`: the word,
-    of a key with its path. `about`: a sentence."""
+    """Result of a search: something that a user can write or read. `kind`: key, layer, function, command, diagnostic or
+    page. `name`: its name; for a key, the dotted path. `about`: a sentence about it."""
 
     kind: str
     name: str
@@ -58,13 +58,13 @@ class Entry:
 
     @property
     def last(self) -> str:
-        """Last part of a key's path, or the name."""
+        """Last part of a key's path; for other kinds, the name."""
         return self.name.rpartition(".")[2] if self.kind == "key" else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Answer to a word. `hint`: what another tool's word is called here, or None. `entries`: best match first."""
+    """Answer to a word. `hint`: dtrain's name for a word of another tool, or None. `entries`: the best match first."""
 
     word: str
     hint: str | None
@@ -72,8 +72,8 @@ class Found:
 
 
 def find(word: str) -> Found:
-    """Return what the language, the command line and the documentation have for a word. If the word is one of another
-    tool, also return a hint on what is here instead."""
+    """Search for a word in the language, the command line and the documentation. For a word of another tool, the result
+    also has a hint on dtrain's name for it."""
     entries, asked = all_entries(), _MODULE.sub("", word.strip())
     types = {each.name for each in entries if each.kind not in ("key", "page", "diagnostic")}
     hint = hint_on_foreign_word(asked, types)
@@ -92,7 +92,8 @@ def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:
 
 
 def _score(entry: Entry, word: str, named: set[str]) -> int | None:
-    """Return how well an entry matches: 0 is its name, larger is weaker; None if it does not match."""
+    """Return how well an entry matches: 0 if the word is its name, larger for a weaker match; None if it does not
+    match."""
     name, last = entry.name.lower(), entry.last.lower()
     if word in (name, last) or aliases.letters(word) == aliases.letters(last):
         return 0
@@ -154,6 +155,6 @@ def _first_sentence(text: str) -> str:
 
 
 def as_data(found: Found) -> Mapping[str, object]:
-    """Return the object of `dtrain find --json`."""
+    """Return the JSON object that `dtrain find --json` prints."""
     entries = [{"kind": each.kind, "name": each.name, "about": each.about} for each in found.entries]
     return {"word": found.word, "hint": found.hint, "entries": entries}

@@ -16,8 +16,8 @@ from declarative_train.app.records.record import Record
 from declarative_train.core.names import EVENTS
 from declarative_train.engine.checkpoints.format import entries, load_tensors
 from declarative_train.engine.checkpoints.store import CheckpointStore
+from declarative_train.plan.checkpoint_files import checkpoints_root, read_run
 from declarative_train.plan.plan import CheckpointPlan, Plan
-from declarative_train.plan.run_folder import checkpoints_root, read_run
 from declarative_train.plan.settings import differing
 from declarative_train.run.event import StepDone
 from declarative_train.run.launch import launch

@@ -20,7 +20,7 @@ from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import device_of
-from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.engine import Engine, get_process_batch
 from declarative_train.graph.initialise import has_module
 from declarative_train.run.rank import torch_settings
 from declarative_train.run.step_schedule import StepSchedule
@@ -99,7 +99,7 @@ def _run(
     _ALIVE.append(engine)
     _stop_draws(engine)
     sets = open_sets(plan.data)
-    batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device).step(step)
+    batches = TrainingBatches(plan.data, get_process_batch(plan), engine.dp_rank, sets, device=device).step(step)
     num_rows = locate(step, plan.batch, plan.data.set("training").num_samples).size
     observer = make(engine, batches)
     lr_factor = StepSchedule(plan, plan.training.num_steps).at(step).lr_factor
@@ -289,7 +289,7 @@ class Comparer(_Observer):
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
     """Yield for each chunk the positions of its real rows in the global batch."""
-    batch = slots_of(plan)
+    batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):
         first = (chunk * batch.data_parallel_size + dp_rank) * size

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import declarative_train as dt
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.engine import slots_of
+from declarative_train.engine.engine import get_process_batch
 from declarative_train.packs.export.export import export
 from declarative_train.plan.plan import Plan
 from tests.engine.on_ranks import kept_engine, on_ranks
@@ -51,7 +51,7 @@ def _step(plan: Plan) -> Seen:
         engine.model.get_submodule("lm").register_forward_hook(keep)
         gradients: list[dict[str, np.ndarray]] = []
         take_gradients(engine, gradients)
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        batches = TrainingBatches(plan.data, get_process_batch(plan), engine.dp_rank, open_sets(plan.data))
         batch = batches.step(1)
         engine.step(1, batch, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
         targets = [each.tensors["goal"].numpy() for each in batch if "goal" in each.tensors]

@@ -93,7 +93,7 @@ def seen(plan: Plan, file: Path) -> tuple[int, int]:
         gc.collect()
         most[0] = max(most[0], resident_bytes(file))
 
-    import declarative_train.engine.step.model as model_room
+    import declarative_train.engine.step.model_preparation as model_room
 
     model_room.write_weights = watched
     try:

@@ -16,7 +16,7 @@ from torch import nn
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.collectives import Alone
-from declarative_train.engine.step.model import build_with_start_values, freeze, set_training
+from declarative_train.engine.step.model_preparation import build_with_start_values, freeze, set_training
 from declarative_train.engine.step.objective import as_run
 from declarative_train.engine.step.optimizers import build_optimizers
 from declarative_train.engine.step.randomness import Randomness, draws

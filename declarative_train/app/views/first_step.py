@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from declarative_train.plan.plan import Plan
-    from declarative_train.run.rank_values import RankedStep
+    from declarative_train.run.simulated_first_step import RankedStep
 
 SHOWN = 4  # numbers of a parameter
 SHOWN_OF_ROW = 3
@@ -24,7 +24,7 @@ SHOWN_OF_ROW = 3
 def first_step(plan: Plan, width: int | None) -> str:
     """Return the values of the first step, rank by rank, as text. Raises RunFailure, DataError, SourceError,
     BadSampleError."""
-    from declarative_train.run.rank_values import MOST_PARAMETERS, compute_ranked_step
+    from declarative_train.run.simulated_first_step import MOST_PARAMETERS, compute_ranked_step
 
     count = sum(item.num_elements for item in plan.parameters if item.tie is None)
     if count > MOST_PARAMETERS:

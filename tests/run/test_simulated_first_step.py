@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declarative_train.app.views.rank_values import first_step
-from declarative_train.run.rank_values import RankedStep, compute_ranked_step
+from declarative_train.app.views.first_step import first_step
+from declarative_train.run.simulated_first_step import RankedStep, compute_ranked_step
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, on_pipeline, write_data
 from tests.engine.parity import Recording, record
 

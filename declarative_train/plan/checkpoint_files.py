@@ -140,7 +140,7 @@ def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
     for folder in folders:
         try:
             whole.append((folder, read_manifest(folder, fs.cat_file, sizes_on(fs))))
-        except TornError:
+        except BadCheckpointError:
             continue
     if not whole:
         raise ValueError("it has no complete checkpoint")
@@ -209,7 +209,7 @@ def _manifest_in(path: str) -> dict[str, Any] | None:
     """Return the manifest of the checkpoint in a local folder; None if the checkpoint is unfinished or damaged."""
     try:
         return read_manifest(path, _content, local_sizes)
-    except (TornError, OSError):
+    except (BadCheckpointError, OSError):
         return None
 
 
@@ -220,7 +220,7 @@ def _content(path: str) -> bytes:
         return stream.read()
 
 
-class TornError(Exception):
+class BadCheckpointError(Exception):
     """Error: a checkpoint is unfinished or damaged. The text is the reason."""
 
 
@@ -261,26 +261,28 @@ def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
 def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str], Mapping[str, int]]) -> dict[str, Any]:
     """Return the manifest of the checkpoint at `path` if all its files exist and have the right sizes; its `files` then
     also has the rows of the files in `lists`. `read` returns the content of a file, `sizes` the sizes of the files in a
-    folder. Raises TornError for an unfinished or damaged checkpoint, and the errors of `read` and `sizes` except
-    FileNotFoundError."""
+    folder. Raises BadCheckpointError for an unfinished or damaged checkpoint, and the errors of `read` and `sizes`
+    except FileNotFoundError."""
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:
-        raise TornError(f"the checkpoint {path} is incomplete: {MANIFEST} is missing") from None
+        raise BadCheckpointError(f"the checkpoint {path} is incomplete: {MANIFEST} is missing") from None
     try:
         is_whole = is_as_written(content)
         manifest: dict[str, Any]
         manifest = json.loads(content) if is_whole or not content.startswith(_SEAL) else {"format": FORMAT}
         if not is_whole and (manifest["format"] == FORMAT or "sha256" in manifest):
-            raise TornError(f"the checkpoint {path} is damaged: the checksum of {MANIFEST} does not match")
+            raise BadCheckpointError(f"the checkpoint {path} is damaged: the checksum of {MANIFEST} does not match")
         if manifest["format"] not in (FORMAT, UNSEALED):
-            raise TornError(f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}")
+            raise BadCheckpointError(
+                f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}"
+            )
         int(manifest["step"])
         files = dict(manifest["files"])
         for name, record in manifest.get("lists", {}).items():
             rows = read(f"{path}/{name}")
             if hashlib.sha256(rows).hexdigest() != record["sha256"]:
-                raise TornError(f"the checkpoint {path} is damaged: the checksum of {name} does not match")
+                raise BadCheckpointError(f"the checkpoint {path} is damaged: the checksum of {name} does not match")
             files |= {name: record, **json.loads(rows)}
         found = sizes(path)
         for name, record in files.items():
@@ -288,10 +290,10 @@ def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str]
                 raise FileNotFoundError(name)
             if found[name] != record["size_bytes"]:
                 why = f"{name} has {format_count(found[name], 'byte')}, {record['size_bytes']} were written"
-                raise TornError(f"the checkpoint {path} is damaged: {why}")
+                raise BadCheckpointError(f"the checkpoint {path} is damaged: {why}")
     except FileNotFoundError as error:
         missing = str(error.filename or error).rsplit("/", 1)[-1]
-        raise TornError(f"the checkpoint {path} is damaged: {missing} is missing") from None
+        raise BadCheckpointError(f"the checkpoint {path} is damaged: {missing} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise TornError(f"the checkpoint {path} is damaged: {MANIFEST} cannot be read") from None
+        raise BadCheckpointError(f"the checkpoint {path} is damaged: {MANIFEST} cannot be read") from None
     return manifest | {"files": files}
