@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from declarative_train.app.main import main
 from declarative_train.app.records.record import read_record
 from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted
 from declarative_train.run.sinks.jsonl import read_events
@@ -365,6 +367,7 @@ def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(500)
 def test_the_documented_line_of_mpirun_starts_agents(
     directory: Path, nodes: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,10 +376,7 @@ def test_the_documented_line_of_mpirun_starts_agents(
         assert not os.environ.get("DTRAIN_REQUIRE_SLURM")
         pytest.skip("wants the package openmpi-bin")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    cases = [f'{each.name}) shift; exec {shlex.join(each.command("sh", "-c"))} "$*";;' for each in nodes]
-    remote = directory / "remote"  # in place of ssh: HOST COMMAND
-    remote.write_text("\n".join(["#!/bin/sh", "case $1 in", *cases, "esac"]))
-    remote.chmod(0o755)
+    remote = write_ssh(directory, nodes)
     (directory / "hosts").write_text("".join(f"{each.name} slots=1\n" for each in nodes))
     line = find_line(LAUNCHING, "mpirun --hostfile").replace("$HEAD", nodes[0].address)
     line = line.replace("HOSTS", f"{directory}/hosts --allow-run-as-root --mca plm_rsh_agent {remote}")
@@ -395,3 +395,79 @@ def test_the_documented_line_of_mpirun_starts_agents(
     assert isinstance(begun, RunStarted)
     assert isinstance(ended, RunEnded)
     assert (begun.num_ranks, ended.status) == (2, "stopped")
+
+
+def write_ssh(directory: Path, nodes: list[Machine]) -> Path:
+    """Write a program that runs a command on a machine as ssh does: `ssh [OPTIONS] HOST COMMAND`."""
+    cases = [f'{each.name}) shift; exec {shlex.join(each.command("sh", "-c"))} "$*";;' for each in nodes]
+    options = "while :; do case $1 in -o) shift 2;; -*) shift;; *) break;; esac; done"
+    path = directory / "bin" / "ssh"
+    path.parent.mkdir()
+    path.write_text("\n".join(["#!/bin/sh", options, "case $1 in", *cases, "esac"]))
+    path.chmod(0o755)
+    return path
+
+
+def set_variables(to: str, number: int, nodes: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what an engine sets on each of its machines."""
+    head = nodes[0].address
+    found = {
+        "kubernetes": {"JOB_COMPLETION_INDEX": number},
+        "trainjob": {"PET_NODE_RANK": number, "PET_NNODES": 2, "PET_MASTER_ADDR": head, "PET_MASTER_PORT": PORT},
+        "skypilot": {
+            "SKYPILOT_NODE_RANK": number,
+            "SKYPILOT_NUM_NODES": 2,
+            "SKYPILOT_NODE_IPS": "\n".join(each.address for each in nodes),
+        },
+    }
+    for name, value in found[to].items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("to", ["kubernetes", "trainjob", "skypilot"])
+def test_the_command_of_a_job_file_starts_an_agent_on_each_node(
+    directory: Path, nodes: list[Machine], to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(directory)
+    words = ["launch", recipe(directory), "--to", to, "--image", "dtrain:1", "--volume", "work:/", "--output", "job"]
+    assert main(words) == 0
+    *_, job = yaml.safe_load_all((directory / "job" / "job.yaml").read_text())
+    if to == "skypilot":
+        part = {"command": shlex.split(job["run"])}
+    else:
+        spec = job["spec"]
+        part = spec["trainer"] if to == "trainjob" else spec["template"]["spec"]["containers"][0]
+    for variable in part.get("env", ()):
+        monkeypatch.setenv(variable["name"], variable["value"])
+    for each in nodes:
+        with open(each.hosts, "a") as file:  # the headless Service of Kubernetes
+            file.write(f"{nodes[0].address} made-0.made\n")
+    started = []
+    for number, each in enumerate(nodes):
+        set_variables(to, number, nodes, monkeypatch)
+        started.append(each.start("declarative_train", *part["command"][1:], cwd=directory))
+    said = [finish(each, 2 * LIMIT_S) for each in started]
+    assert [code for code, _, _ in said] == [0, 0], said
+    assert [each.num_ranks for each in sessions(directory)] == [2]
+    assert [path.name for path in (directory / "runs" / "made").iterdir()] == ["job"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_the_script_for_ssh_starts_an_agent_on_each_node(
+    directory: Path, nodes: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(directory)
+    hosts = ",".join(each.name for each in nodes)
+    assert main(["launch", recipe(directory), "--to", "ssh", "--hosts", hosts, "--output", "job"]) == 0
+    programs = write_ssh(directory, nodes).parent
+    (programs / "dtrain").write_text(f'#!/bin/sh\nexec {sys.executable} -m declarative_train "$@"\n')
+    (programs / "dtrain").chmod(0o755)
+    script = directory / "job" / "job.sh"
+    script.write_text(re.sub(r"exec \S+ run", f"exec {programs}/dtrain run", script.read_text()))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [each.num_ranks for each in sessions(directory)] == [2]
