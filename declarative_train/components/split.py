@@ -69,5 +69,5 @@ class Split(Component, ABC):
 
     @abstractmethod
     def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """Return the chosen row numbers, ascending. Raises ValueError, in the words of the recipe, if the set would be
-        empty or wrong."""
+        """Return the chosen row numbers, ascending. Raises ValueError, in the words of the recipe, if the rows cannot
+        be chosen."""

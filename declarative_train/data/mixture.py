@@ -132,7 +132,7 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield (source, pass, indices into the N positions) for each source and each pass over it, passes
+        """Yield (source, pass, indices of its positions among the N) for each source and each pass over it, passes
         ascending."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)

@@ -179,8 +179,8 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: a mapping in which the value of `key` selects a branch. `others`: further values of `key`,
-        with which any keys are accepted."""
+        """Add `$defs/NAME`: a mapping that must match the schema in `branches` for its value of `key`, described by
+        `about`. `others`: schema of further values of `key`, with which any keys are accepted."""
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):

@@ -208,8 +208,9 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the `repeat` copy to which a matched parameter belongs, for settings with `index`: the last
-    number that the selector matches, else the number directly after; None if there is none."""
+    """Return the `repeat` copy (its number) to which a matched parameter belongs, for settings with `index`: the last
+    number in the part of the name that the selector matches, else the number directly after that part; None if there is
+    none."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
