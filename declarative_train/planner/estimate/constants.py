@@ -20,7 +20,7 @@ Link = Literal["node", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants of the time model, those of our engine by default.
+    """Constants of the time model; by default those of the engine of dtrain.
 
     product_ramp_s        start and end of a matrix product, in which it does not use the whole device. Fitted
     attention_efficiency  rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
