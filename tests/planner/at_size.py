@@ -100,6 +100,10 @@ class Cost:
 def planned_cost(folder: Path, **more: object) -> Cost:
     path = folder / "cost.yaml"
     path.write_text(recipe("405b", batch=16384, **more))
+    return cost_of_plan(path)
+
+
+def cost_of_plan(path: Path) -> Cost:
     begun_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "declarative_train", "plan", str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)

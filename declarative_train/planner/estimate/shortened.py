@@ -93,8 +93,9 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 def fewer_ranks(plan: Plan) -> Plan:
     """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients (each rank
-    sends the same for any number of ranks). Other axes are unchanged."""
-    most = {"replicate": 2, "shard": MOST_RANKS}
+    sends the same for any number of ranks). Other axes are unchanged. The ranks of `expert` shard the other parameters
+    too, and a trace takes as long as the number of all shards."""
+    most = {"replicate": 2, "shard": max(2, MOST_RANKS // plan.layout.size("expert"))}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)
     layout = replace(plan.layout, mesh=mesh, gpus_per_node=number, rank_devices=tuple(range(number)))
