@@ -52,16 +52,15 @@ def build(
     """Return the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
     and `initialise`, as `engine/step/model_preparation.py` does.
 
-    `seed`         seed of the run, for layers of plugins: they are built here with initial values, which `initialise`
-                   writes later if the module is built on meta. None: values do not matter, and none are kept.
-    `ties`         parameter's name -> the parameter whose storage it shares
+    `seed`         seed of the run, for layers of plugins: their initial values are drawn here (on meta, `initialise`
+                   writes them later). None: no initial values.
+    `ties`         name of a parameter -> name of the parameter whose storage it shares
     `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as stages
                    require (torch-facts, section 2, trap 4)
-    `borrowed`     nodes of another graph that this one calls again, with the specs of their inputs
+    `borrowed`     nodes of other pipeline stages that this graph calls too, with the specs of their inputs
     `field_draws`  source of random numbers for expressions that are computed from fields alone
-    `added`        parameters of other nodes that are inserted later
-    `is_sharded`   `fully_shard` will shard the module, so its methods' names are not free for nodes
-    """
+    `added`        nodes whose parameters are inserted later
+    `is_sharded`   `fully_shard` will be applied to the module, so the names of its methods are not free for nodes"""
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)

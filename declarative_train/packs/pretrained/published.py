@@ -138,7 +138,7 @@ def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Pa
 
 
 def _fill(name: str, params: Mapping[str, object], prefix: str) -> str:
-    """Return a name with the prefix and the values of params in it."""
+    """Return `name` with `{prefix}` replaced by `prefix`, and the names of params in braces by the params' values."""
     return _PARAM.sub(
         lambda place: f"{{+{params[place[1]]}}}" if place[0][1] == "+" else str(params[place[1]]),
         name.replace("{prefix}", prefix),

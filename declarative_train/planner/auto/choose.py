@@ -245,7 +245,8 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return sentences on simpler candidates that were not chosen for other reasons than their time."""
+    """Return a sentence on a simpler candidate that does not fit, and one on a simpler candidate that was rejected with
+    an error, if there are such."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]
