@@ -42,6 +42,25 @@ def test_the_plan_is_what_happens_everywhere(cell: Cell) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("checkpointing", ["none", "blocks"])
+@pytest.mark.parametrize(
+    "parallelism",
+    [
+        "{context: 2, data: {shard: 2}}",
+        "{context: {size: 2, keys: ring}, data: {shard: 2}}",
+        "{context: 2, pipeline: {stages: 4, schedule: zbv, microbatches: 4}}",
+        "{context: {size: 2, keys: ring}, tensor: 2}",
+    ],
+)
+def test_divided_positions_need_what_the_plan_says(
+    parallelism: str, checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(WAYS, parallelism, (parallelism, 4))
+    found = measure(Cell("llama", parallelism, "fp32", checkpointing))
+    assert found.is_close, told(found)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("recipe", shipped(), ids=lambda each: each.name)
 def test_a_shipped_recipe_needs_what_its_plan_says(recipe: Shipped) -> None:

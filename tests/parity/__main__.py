@@ -46,7 +46,7 @@ in `make test`, more in `make test-long`.
   texts in one row that do not see each other. divided: heads, gated layers, a table and its tied head; adapted: the
   same with LoRA and DoRA. gpt, llama, gemma, bert, vit, mlp: small models of these families.
 - **tensor** divides layers over ranks; **sequence** also the tokens between them. **context** divides the positions of
-  a sequence.
+  a sequence, whose keys are gathered; in a **ring**, they travel around the ranks.
 - **ddp** uses torch's DistributedDataParallel, as models of more than 25 MiB do. **ddp of a small model** sends one
   message after the last backward, as smaller ones do.
 """
