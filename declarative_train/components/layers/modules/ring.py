@@ -97,7 +97,7 @@ class _Ring(torch.autograd.Function):
             total = total.copy_(sinks.view(G, -1, 1, 1))
         pair = torch.cat([k, v], -1)
         for owner in ring.context.owners():
-            key, value = pair.split(K, -1)
+            key, value = pair.chunk(2, -1)
             for own, other, first, at in ring.blocks(owner):
                 scores, _ = ring.scores(q[:, :, :, own], key[:, :, other], first, at)
                 before, after = total[:, :, :, own], scores.logsumexp(-1, keepdim=True)
@@ -121,7 +121,7 @@ class _Ring(torch.autograd.Function):
         d_pair = torch.zeros((*k.shape[:-1], 2 * K), dtype=total.dtype, device=q.device)
         pair = torch.cat([k, v], -1)
         for owner in ring.context.owners():
-            key, value = pair.split(K, -1)
+            key, value = pair.chunk(2, -1)
             for own, other, first, at in ring.blocks(owner):
                 query, d_own = q[:, :, :, own], d_out[:, :, :, own]
                 scores, slope = ring.scores(query, key[:, :, other], first, at)
@@ -132,7 +132,7 @@ class _Ring(torch.autograd.Function):
                 d_pair[:, :, other, :K] += (d_scores.mT @ query).sum(2)
                 d_pair[:, :, other, K:] += (weights.to(v.dtype).mT @ d_own).sum(2)
             pair, d_pair = ring.context.shift(pair, owner), ring.context.shift(d_pair)
-        d_key, d_value = d_pair.split(K, -1)
+        d_key, d_value = d_pair.chunk(2, -1)
         d_sinks = None
         if sinks is not None:
             weights = (sinks.view(-1, q.shape[2], 1, 1) - _finite(total)).exp()
