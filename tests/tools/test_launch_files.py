@@ -57,7 +57,7 @@ def launch(directory: Path, to: str, recipe: Any, *more: str) -> str:
 def test_needs_follow_from_the_plan(directory: Path) -> None:
     needs = needs_of(compiled(directory, merged(DIGITS, TWO)))
     assert (needs.num_nodes, needs.tasks_per_node, needs.gpus_per_task, needs.cores) == (2, 2, 1, 4)
-    assert (needs.gpus_per_node, needs.tasks_per_node * needs.cores) == (2, 8)
+    assert (needs.gpus_per_node, needs.cores_per_node) == (2, 8)
     assert (needs.lead_s, needs.minutes) == (120, None)
     scatters = needs_of(
         compiled(directory, merged(DIGITS, {"parallelism": "dp", "layout": {"gpus": 2, "device": "auto"}}))

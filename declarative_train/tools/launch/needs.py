@@ -32,6 +32,10 @@ class Needs:
     def gpus_per_node(self) -> int:
         return self.tasks_per_node * self.gpus_per_task
 
+    @property
+    def cores_per_node(self) -> int:
+        return self.tasks_per_node * self.cores
+
 
 def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None) -> Needs:
     """Return the needs of a plan. `minutes`, `cores` (per task): given by the user, in place of those computed from the
