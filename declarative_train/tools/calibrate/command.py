@@ -34,10 +34,8 @@ def run(args: argparse.Namespace) -> int:
     if args.rows is not None:
         return _to_rows(args)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > num_cores() / 2:
-        print_text(
-            f"this machine is busy (load {load:.1f}): it will be measured too slow; repeat this when it is quiet"
-        )
+    if load > num_cores():
+        print_text(f"this machine is busy (load {load:.1f}) and seems too slow: repeat this when it is quiet")
     try:
         machine = measure_machine(args.ranks)
     except LookupError as error:
