@@ -23,7 +23,7 @@ from declarative_train.core.secrets import record_variable
 from declarative_train.engine.devices import num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, limit_s, read_failures
 from declarative_train.run.coordinator import LOST_S, Coordinator
-from declarative_train.run.heartbeat import read_beats
+from declarative_train.run.heartbeat import read_beats, read_waiting
 from declarative_train.run.launcher_rendezvous import put, report_wait, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order
 from declarative_train.run.network import allow_connections, choose_interface, is_own_address
@@ -149,10 +149,8 @@ class Agent:
             if index > 0:
                 check_disk(job, self.status.host, (assignment.places[0].host,))
             code, deaths = launch_ranks(self._ranks, self._look_at_round)
-            found = [*read_failures(job.failures_dir), *read_failures(scratch)]
-            failures = [each for each in found if each.rank in mine]
             late = (scratch / LATE).read_text() if (scratch / LATE).exists() else None
-            result = NodeResult(code, deaths, tuple(failures), late)
+            result = NodeResult(code, deaths, tuple(read_failures(scratch)), late, read_waiting(scratch))
         except RunFailure as failure:
             result = NodeResult(None, {}, (describe_failure(failure, mine[0], None, None),))
         finally:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from declarative_train.core.amounts import in_ranges
 from declarative_train.core.names import STRAGGLERS
 from declarative_train.core.secrets import list_variables
-from declarative_train.engine.failures import Failure, RunFailure, limit_s
+from declarative_train.engine.failures import Failure, RunFailure, limit_s, write_failure
 from declarative_train.run.heartbeat import SILENT_S, Pace, describe_stuck, time_stuck
 from declarative_train.run.launcher_rendezvous import put, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order, Place
@@ -330,6 +330,7 @@ class Coordinator:
     def _decide(self, results: dict[Place, NodeResult]) -> None:
         """End the run, or wait for the nodes of the next round."""
         assert self._job is not None
+        self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])
         codes = [result.code for result in results.values()]
         was_asked = self._asked_by is not None
@@ -357,7 +358,21 @@ class Coordinator:
         failures.sort(key=lambda failure: failure.is_peer_loss)
         deaths = {rank: code for result in results.values() for rank, code in result.deaths.items()}
         late = next((result.late for result in results.values() if result.late), None)
-        return NodeResult(None, deaths, tuple(failures), late, self._nodes_of_ranks())
+        return NodeResult(None, deaths, tuple(failures), late, nodes=self._nodes_of_ranks())
+
+    def _keep_reports(self, results: dict[Place, NodeResult]) -> None:
+        """Write the reports of the other nodes to the folder of the run, which may be on a disk of this node alone."""
+        assert self._job is not None
+        folder = self._job.failures_dir
+        for result in (result for place, result in results.items() if place != self._places[0]):
+            for failure in result.failures:
+                if not (folder / f"rank_{failure.rank}.json").exists():
+                    write_failure(folder, failure)
+            for name, text in result.waiting.items():
+                if not (folder / name).exists():
+                    with suppress(OSError):
+                        folder.mkdir(exist_ok=True)
+                        (folder / name).write_text(text)
 
 
 def names_culprit(result: NodeResult) -> bool:

@@ -60,7 +60,7 @@ def record_collectives() -> None:
 
 def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
     """Start the thread that writes this rank's heartbeats to files in `scratch`. If a wait takes too long, it also
-    writes what the rank waits for to `failures`."""
+    writes what the rank waits for to both folders."""
     threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
 
 
@@ -77,7 +77,8 @@ def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
             path.with_suffix(".new").rename(path)
         is_late = pace.idle_s > 0.8 * min(pace.warn_s, pace.end_s)
         if is_late and not has_dumped:
-            _dump(failures / f"waiting_{context.rank}.txt", beat)
+            for folder in (failures, scratch):  # the agent sends the second to the head, which may have another disk
+                _dump(folder / f"waiting_{context.rank}.txt", beat)
         has_dumped = is_late
         for _ in range(LOOKS_PER_BEAT):
             time.sleep(BEAT_S / LOOKS_PER_BEAT)
@@ -91,6 +92,11 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
         with suppress(OSError, ValueError, TypeError):
             found.append(Beat(**json.loads(path.read_text())))
     return tuple(found)
+
+
+def read_waiting(scratch: Path) -> dict[str, str]:
+    """Return the files of ranks that waited too long, by name."""
+    return {path.name: path.read_text(errors="replace") for path in scratch.glob("waiting_*.txt")}
 
 
 def _read_recorder(*, only_active: bool = False) -> dict[str, Any]:

@@ -21,12 +21,14 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 @dataclass(frozen=True, slots=True)
 class NodeResult:
     """End of a round on one node: the exit code of its ranks, or None and the reason. `deaths`: exit codes of the ranks
-    that failed, by rank; `late`: why ranks that were asked to stop did not save."""
+    that failed, by rank; `late`: why ranks that were asked to stop did not save; `waiting`: the files of ranks that
+    waited too long, by name."""
 
     code: int | None
     deaths: dict[int, int]
     failures: tuple[Failure, ...] = ()
     late: str | None = None
+    waiting: dict[str, str] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)  # of ranks, in a result of several nodes
 
 

@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,7 +39,7 @@ from declarative_train.engine.failures import (
     write_failure,
     write_reason,
 )
-from declarative_train.files.open_files import format_path
+from declarative_train.files.open_files import format_path, local_path
 from declarative_train.run.messages import NodeResult
 from declarative_train.run.rank_job import RankJob
 from declarative_train.run.signals import (
@@ -64,6 +65,7 @@ MOST_IN_MESH = 64
 START_S = 60.0
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
+ANSWER_S = 10.0  # for an object store, at the end of a run
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
 
 
@@ -166,7 +168,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         silence_loggers()
     context = FailureContext(rank)
     watch = StopRequest(
-        is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),
+        is_closing=lambda: is_sibling_gone(scratch),
         on_first=lambda: confirm_request(scratch, rank),
         on_late=lambda: exit_late(scratch, context.has_stepped),
     )
@@ -187,8 +189,8 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         code = (job.work or run_rank)(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
-        is_written = any(write_failure(folder, failure) for folder in (job.failures_dir, scratch))  # a disk may be full
-        if not is_written and not failure.is_peer_loss:
+        write_failure(job.failures_dir, failure)
+        if not write_failure(scratch, failure) and not failure.is_peer_loss:  # the disk is full
             say([f"dtrain: {headline(failure, ranks.num_ranks)}"])
         flush()
         if failure.is_peer_loss:
@@ -250,10 +252,10 @@ def join_process_group(device: torch.device, store: Store) -> None:
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
 
 
-def is_sibling_gone(scratch: Path, failures: Path) -> bool:
+def is_sibling_gone(scratch: Path) -> bool:
     """Return whether another rank of this machine has failed or exited. Then a SIGTERM comes from the launcher, not
     from the user."""
-    return any(failures.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
+    return any(scratch.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
 def rank_pids(scratch: Path) -> dict[Path, int]:
@@ -383,17 +385,27 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines with the last complete checkpoint and the command that resumes from it. If the store cannot be
-    reached, it is the last checkpoint that the run saved there."""
+    """Return lines with the last complete checkpoint and the command that resumes from it. If an object store does not
+    answer soon, it is the last checkpoint that the run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events
 
     store, how = job.place.checkpoints, f"the same command with --resume {job.run_dir}"
+    found: Future[int | None] = Future()
+
+    def look() -> None:
+        try:
+            entry, _ = CheckpointStore(store).newest(hasty_damage)
+            found.set_result(None if entry is None else entry.step)
+        except Exception as error:  # the client of a remote store has its own exceptions
+            found.set_exception(error)
+
+    threading.Thread(target=look, daemon=True).start()  # its client may try for minutes
     try:
-        entry, _ = CheckpointStore(store).newest(hasty_damage)
-        return [] if entry is None else [f"  continue from step {entry.step}: {how}"]
-    except Exception:  # the client of a remote store has its own exceptions
+        step = found.result(None if local_path(store) is not None else ANSWER_S)
+        return [] if step is None else [f"  continue from step {step}: {how}"]
+    except Exception:
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
     return [
         f"  continue from step {step}, as soon as {format_path(store)} can be reached: {how}" for step in saved[-1:]

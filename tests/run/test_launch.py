@@ -119,7 +119,7 @@ def test_the_culprit_is_named_once(directory: Path, fault: str, rank: int, messa
     assert f"rank {rank}, step 6: {message}" in errors
     assert errors.count("the run failed") == 1
     assert "Traceback" not in errors
-    assert time.monotonic() - begun_s < 10 + GONE_S
+    assert time.monotonic() - begun_s < 30 + GONE_S
     if fault == "raise":
         trace = run_dir(directory) / "failures" / f"rank_{rank}.txt"
         assert str(trace) in errors
@@ -136,7 +136,7 @@ def test_a_rank_that_cannot_write_its_report_prints_it(directory: Path) -> None:
     (saved_s,) = (
         each.time_unix_s for each in events(directory) if isinstance(each, CheckpointSaved) and each.step == 5
     )
-    assert time.time() - saved_s < 10 + GONE_S
+    assert time.time() - saved_s < 30 + GONE_S
 
 
 def test_a_late_rank_exits_where_it_cannot_write_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

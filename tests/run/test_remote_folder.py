@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
 
 from declarative_train.app.main import main
+from declarative_train.engine.failures import describe_failure, read_failures
+from declarative_train.run.coordinator import Coordinator
 from declarative_train.run.event import EvaluationDone, RunEnded, RunStarted, StepDone
+from declarative_train.run.messages import NodeResult, Place
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.run.storage import remote_dir
 from declarative_train.run.storage.remote_dir import Mirror, fetch_run, is_uploading, place_for
@@ -58,6 +63,59 @@ def test_a_store_that_does_not_answer_is_tried_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(mirror._fs, "put_file", put)
     mirror.copy()
     assert mirror._fs.exists(f"{mirror._base}/events.jsonl")
+
+
+def test_the_head_writes_what_other_nodes_reported(tmp_path: Path) -> None:
+    """And leaves what is there: a rank of this node, or of another one on the same disk."""
+    places = (Place("a", 0, "box0"), Place("b", 1, "box1"))
+    lost, own = (describe_failure(ValueError(words), 1, None, 3) for words in ("lost", "own"))
+    coordinator = Coordinator(None)  # type: ignore[arg-type]
+    coordinator._job, coordinator._places = SimpleNamespace(failures_dir=tmp_path / "failures"), places  # type: ignore[assignment]
+    results = [NodeResult(None, {}, (each,), waiting={"waiting_1.txt": each.message}) for each in (own, lost)]
+    coordinator._keep_reports({places[0]: results[0]})
+    assert not (tmp_path / "failures").exists()
+    coordinator._keep_reports(dict(zip(places, results, strict=True)))
+    assert [each.message for each in read_failures(tmp_path / "failures")] == ["ValueError: lost"]
+    assert (tmp_path / "failures" / "waiting_1.txt").read_text() == "ValueError: lost"
+    coordinator._keep_reports({places[1]: results[0]})
+    assert [each.message for each in read_failures(tmp_path / "failures")] == ["ValueError: lost"]
+
+
+FAILS = """
+import os
+from torch import nn
+
+class Frail(nn.Module):
+    def forward(self, x):
+        if os.environ.get("RANK") == "1":
+            raise ValueError("the dog ate the batch")
+        return x
+"""
+
+
+@pytest.mark.long
+def test_the_failure_of_a_node_with_a_disk_of_its_own_arrives(
+    tmp_path: Path,
+    store: Store,  # noqa: F811
+) -> None:
+    (tmp_path / "frail.py").write_text(FAILS)
+    several = {"parallelism": "ddp", "layout": {"gpus": None, "nodes": 2, "gpus_per_node": 1}}
+    changes = {"plugins": ["frail.py"], "model": {"graph": {"act": {"type": "frail"}}}}
+    recipe = write_recipe(tmp_path, merged(merged(DIGITS, changes), several))
+    with socket.create_server(("127.0.0.1", 0)) as any_server:
+        head = f"127.0.0.1:{any_server.getsockname()[1]}"
+    started = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        words = ("--quiet", "--set", "logging.dir=s3://made/runs", "--node", str(number), "--head", head)
+        started.append(start("declarative_train", "run", str(recipe), *words, cwd=tmp_path / str(number)))
+    codes = [finish(each, 110)[0] for each in started]
+    assert codes == [3, 3]
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    (place,) = fs.ls("made/runs/made", detail=False)
+    failure = json.loads(fs.cat_file(f"{place}/failures/rank_1.json"))
+    assert failure["message"] == "ValueError: the dog ate the batch"
+    assert b"frail.py" in fs.cat_file(f"{place}/failures/rank_1.txt")
 
 
 @pytest.mark.long
