@@ -8,11 +8,11 @@ RECIPE ?= recipes/digits_mlp.yaml
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 
 # ranks of a test share the cores of the machine
-quick test test-long matrix accept bench parity planner faults kills silent: export OMP_NUM_THREADS ?= 1
+quick test test-long matrix accept bench parity planner faults some-faults kills silent: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner faults kills silent test-gpu bench-gpu site pictures site-serve clean
+.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner faults some-faults kills silent test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -98,9 +98,15 @@ silent: $(VENV)/.installed-dev
 faults: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.faults
 
-# ranks, agents and nodes of one run are killed 200 times; it ends with the same parameters
+# what .ci/run tries of `faults` and `kills`
+some-faults: $(VENV)/.installed-dev
+	$(BIN)/pytest -n 0 -m faults tests/run/test_faults.py
+
+# ranks, agents and nodes of one run are killed 200 times, and it ends with the same parameters; a rank of another one every
+# ten seconds, 100 times, and it ends
 kills: $(VENV)/.installed-dev
-	DTRAIN_KILLS=200 $(BIN)/pytest -n 0 --timeout 7200 "tests/run/test_faults.py" -k "killed_again and not 30"
+	DTRAIN_KILLS=200 $(BIN)/pytest -n 0 tests/run/test_faults.py -k "killed_again and not 30"
+	DTRAIN_KILLS=100 $(BIN)/pytest -n 0 tests/run/test_faults.py -k every_ten
 
 # Every install is under constraints.txt, so that none moves torch. `make run` installs what a user needs; tests need more.
 $(VENV)/.installed: pyproject.toml constraints.txt

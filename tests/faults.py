@@ -1,20 +1,27 @@
-"""`python -m tests.faults [--times N] [NAME...]`: faults of a run on two nodes, and what it prints; without names,
-docs/faults.md.
+"""Faults of a run on two nodes, and what it prints.
 
-The machines are network namespaces. A row has the message that names the culprit and the exit codes; steps are lost
-between the newest checkpoint and the last step that was logged.
+    python -m tests.faults [--times N] [NAME...]     # each fault, or those that are named; without names, the table
+    python -m tests.faults --culprits N [--jobs 4]   # N cases of each kind of culprit; their number
+
+Both are in docs/faults.md. The machines are network namespaces. A row has the message that names the culprit and the
+exit codes; steps are lost between the newest checkpoint and the last step that was logged. A fault happens a while
+after a checkpoint, which differs from case to case.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -34,6 +41,7 @@ from tests.started import Started, family, finish, ranks_below
 PORT = 29545
 LIMIT_S = 300
 INTERVAL = 20  # steps between checkpoints
+LONGEST_PAUSE_S = 2.0
 PAGE = ROOT / "docs" / "faults.md"
 TWO = {
     "parallelism": "ddp",
@@ -54,6 +62,7 @@ class Running:
     machines: list[Machine]
     agents: list[Started]
     ends: ExitStack = field(default_factory=ExitStack)
+    pause_s: float = 0.0  # from a checkpoint to the fault
 
     def start(self) -> None:
         for node in (0, 1):
@@ -104,13 +113,15 @@ def send(number: int, *pids: int) -> None:
 
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 HEAD_LOST = r"node 0 at [\d.]+:\d+ is lost"
+ABSENT, NUMBER = "absent or late node", "wrong number"
 NODE_LOST = r"node 1 \(box1\) did not answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Fault: how it happens, a pattern of the message, which names the culprit, and the exit codes of the agents; None
-    is that of one that is stopped or not started. `changes` are those of the recipe, `limits` environment variables."""
+    is that of one that is stopped or not started. `changes` are those of the recipe, `limits` environment variables.
+    `culprit`: its kind."""
 
     name: str
     play: Callable[[Running], None]
@@ -119,6 +130,7 @@ class Fault:
     changes: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
     most_lost: float = INTERVAL
+    culprit: str = ""
 
 
 def strike(happen: Callable[[Running], object]) -> Callable[[Running], None]:
@@ -127,6 +139,7 @@ def strike(happen: Callable[[Running], object]) -> Callable[[Running], None]:
     def play(run: Running) -> None:
         run.start()
         run.wait_for_checkpoint()
+        time.sleep(run.pause_s)
         happen(run)
 
     return play
@@ -261,26 +274,47 @@ SOON = {"DTRAIN_START_S": "12"}
 AWAY = r"the checkpoint of step \d+ cannot be written to s3://"
 AGAIN = r"the checkpoint of step \d+ cannot be written yet and is tried again"
 FAULTS = (
-    Fault("SIGKILL of a rank", strike(ranks(KILL, 1)), r"rank 1 \(node 1 \(box1\)\).*SIGKILL"),
-    Fault("SIGKILL of a rank of the head", strike(ranks(KILL, 0)), r"rank 0 \(node 0 \(box0\)\).*SIGKILL"),
-    Fault("SIGKILL of an agent", strike(agent(KILL, 1)), NODE_LOST, (3, -9)),
-    Fault("SIGKILL of the head's agent", strike(agent(KILL, 0)), HEAD_LOST, (-9, 3)),
-    Fault("SIGKILL of a node", strike(node(1)), NODE_LOST, (3, -9)),
-    Fault("SIGKILL of the head", strike(node(0)), HEAD_LOST, (-9, 3)),
-    Fault("SIGSTOP of a rank", strike(ranks(STOP, 1)), r"rank 1 \(node 1 \(box1\)\) did not answer"),
-    Fault("SIGSTOP of a rank of the head", strike(ranks(STOP, 0)), r"rank 0 \(node 0 \(box0\)\) did not answer"),
-    Fault("SIGSTOP of an agent", strike(agent(STOP, 1)), NODE_LOST, (3, None)),
-    Fault("SIGSTOP of the head's agent", strike(agent(STOP, 0)), HEAD_LOST, (None, 3)),
-    Fault("missing node", start_only(0), r"node 1 of 2 did not start within 12 s", (3, None), limits=SOON),
-    Fault("late node", start_late, r"waiting for node 1 of 2 \(10 s\)", (75, 75)),
+    Fault("SIGKILL of a rank", strike(ranks(KILL, 1)), r"rank 1 \(node 1 \(box1\)\).*SIGKILL", culprit="rank"),
     Fault(
-        "second node with number 0", start_two_heads, "is not an address of box1, which is node 0", (3, 3), limits=SOON
+        "SIGKILL of a rank of the head",
+        strike(ranks(KILL, 0)),
+        r"rank 0 \(node 0 \(box0\)\).*SIGKILL",
+        culprit="rank",
+    ),
+    Fault("SIGKILL of an agent", strike(agent(KILL, 1)), NODE_LOST, (3, -9), culprit="agent"),
+    Fault("SIGKILL of the head's agent", strike(agent(KILL, 0)), HEAD_LOST, (-9, 3), culprit="agent"),
+    Fault("SIGKILL of a node", strike(node(1)), NODE_LOST, (3, -9), culprit="node"),
+    Fault("SIGKILL of the head", strike(node(0)), HEAD_LOST, (-9, 3), culprit="node"),
+    Fault("SIGSTOP of a rank", strike(ranks(STOP, 1)), r"rank 1 \(node 1 \(box1\)\) did not answer", culprit="rank"),
+    Fault(
+        "SIGSTOP of a rank of the head",
+        strike(ranks(STOP, 0)),
+        r"rank 0 \(node 0 \(box0\)\) did not answer",
+        culprit="rank",
+    ),
+    Fault("SIGSTOP of an agent", strike(agent(STOP, 1)), NODE_LOST, (3, None), culprit="agent"),
+    Fault("SIGSTOP of the head's agent", strike(agent(STOP, 0)), HEAD_LOST, (None, 3), culprit="agent"),
+    Fault(
+        "missing node", start_only(0), r"node 1 of 2 did not start within 12 s", (3, None), limits=SOON, culprit=ABSENT
+    ),
+    Fault("late node", start_late, r"waiting for node 1 of 2 \(10 s\)", (75, 75), culprit=ABSENT),
+    Fault(
+        "second node with number 0",
+        start_two_heads,
+        "is not an address of box1, which is node 0",
+        (3, 3),
+        limits=SOON,
+        culprit=NUMBER,
     ),
     Fault(
-        "number that is given twice", strike(start_again_elsewhere), "node 1 has another process, on box2", (3, 3, 3)
+        "number that is given twice",
+        strike(start_again_elsewhere),
+        "node 1 has another process, on box2",
+        (3, 3, 3),
+        culprit=NUMBER,
     ),
     Fault("port in use", take_port, r"cannot listen on port \d+ of box0: address already in use", (3, None)),
-    Fault("cable cut", strike(lambda run: run.machines[1].cut_cable()), NODE_LOST),
+    Fault("cable cut", strike(lambda run: run.machines[1].cut_cable()), NODE_LOST, culprit="cable"),
     Fault("100 ms latency and 1% loss", slow_link, "", (75, 75)),
     Fault("clock of the head set back an hour", pass_by(set_clock_back), "", (75, 75)),
     Fault(
@@ -321,7 +355,7 @@ class Outcome:
         return found if self.lost <= fault.most_lost else [*found, f"{self.lost} steps are lost"]
 
 
-def try_fault(fault: Fault) -> Outcome:
+def try_fault(fault: Fault, seed: int = 0) -> Outcome:
     """Let a fault happen, and return what came of it. An agent that was stopped is ended, without a code."""
     before = dict(os.environ)
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
@@ -330,7 +364,7 @@ def try_fault(fault: Fault) -> Outcome:
         with tempfile.TemporaryDirectory() as name, machines(3) as made, ExitStack() as ends:
             write_data(Path(name))
             write_recipe(Path(name), merged(merged(DIGITS, TWO), fault.changes))
-            run = Running(Path(name), made, [], ends)
+            run = Running(Path(name), made, [], ends, LONGEST_PAUSE_S * random.Random(seed).random())
             fault.play(run)
             return conclude(run, fault)
     finally:
@@ -346,7 +380,7 @@ def conclude(run: Running, fault: Fault) -> Outcome:
     for place in order:
         if fault.codes[place] is None:
             run.agents[place].kill()
-        code, _, errors = finish(run.agents[place], timeout=100)
+        code, _, errors = finish(run.agents[place], timeout=LIMIT_S)
         codes[place] = None if fault.codes[place] is None else code
         said += [line for line in errors.splitlines() if line.startswith("dtrain: ")]
     said += [event.message for event in run.events() if isinstance(event, Notice) and event.is_warning]
@@ -401,31 +435,73 @@ RETURN = """A node of two was killed and its command started again: training con
 """
 
 
+CASES = """
+Each kind of culprit in many cases, some at a time: the message must name it, the exit codes and the lost steps must be
+those above. `python -m tests.faults --culprits N` counts again.
+
+"""
+BEGIN, END = "<!-- begin: culprits -->", "<!-- end: culprits -->"
+
+
+def count_right(num_cases: int, num_jobs: int) -> list[str]:
+    """Try each kind of culprit in at least so many cases, several at a time, and return the lines of the page."""
+    kinds = dict.fromkeys(fault.culprit for fault in FAULTS if fault.culprit)
+    cases: list[tuple[Fault, int]] = []
+    for kind in kinds:
+        faults = [fault for fault in FAULTS if fault.culprit == kind]
+        cases += [(faults[seed % len(faults)], seed) for seed in range(num_cases)]
+    random.Random(0).shuffle(cases)
+
+    def is_right(case: tuple[Fault, int]) -> bool:
+        fault, seed = case
+        words = (sys.executable, "-m", "tests.faults", "--seed", str(seed), fault.name)
+        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+        print(done.stdout, *([done.stderr[-2000:]] if done.returncode else []), flush=True)
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(num_jobs) as pool:
+        answers = list(pool.map(is_right, cases))
+    right = Counter(fault.culprit for (fault, _), answer in zip(cases, answers, strict=True) if answer)
+    rows = [f"| {kind} | {num_cases} | {right[kind]} |" for kind in kinds]
+    return ["| culprit | cases | right |", "|---|---|---|", *rows]
+
+
 def main(words: list[str]) -> int:
     """Try each fault, or those that are named, as often as `--times` says; return 1 if one was not as it should be."""
-    times = int(words.pop(words.index("--times") + 1)) if "--times" in words else 1
-    names = [word for word in words if word != "--times"]
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the first time")
+    parser.add_argument("--culprits", type=int, metavar="N", help="cases of each kind of culprit")
+    parser.add_argument("--jobs", type=int, default=4, help="cases at a time")
+    args = parser.parse_args(words)
+    if args.culprits is not None:
+        lines = count_right(args.culprits, args.jobs)
+        print(*lines, sep="\n")
+        PAGE.write_text("\n".join([PAGE.read_text().partition(BEGIN)[0] + BEGIN, *lines, END, ""]))
+        return 0
     rows, wrong = [], 0
     for fault in FAULTS:
-        if names and fault.name not in names:
+        if args.names and fault.name not in args.names:
             continue
         num_right = 0
-        for _ in range(times):
+        for seed in range(args.seed, args.seed + args.times):
             begun_s = time.monotonic()
-            outcome = try_fault(fault)
+            outcome = try_fault(fault, seed)
             problems = outcome.problems(fault)
             num_right += not problems
             print(
                 row(fault, outcome), f"{outcome.lost} lost, {time.monotonic() - begun_s:.0f} s", *problems, flush=True
             )
-        print(f"{fault.name}: right in {num_right} of {times}", flush=True)
-        wrong += num_right < times
+        print(f"{fault.name}: right in {num_right} of {args.times}", flush=True)
+        wrong += num_right < args.times
         rows.append(row(fault, outcome))
-    if not names:
+    if not args.names:
         seconds = [median(measure_return(number) for _ in range(3)) for number in (1, 0)]
         print(*seconds)
         if not wrong:
-            PAGE.write_text(HEAD + "\n".join(rows) + "\n\n" + RETURN.format(*seconds))
+            _, begin, counts = PAGE.read_text().partition(BEGIN)
+            PAGE.write_text(HEAD + "\n".join(rows) + "\n\n" + RETURN.format(*seconds) + CASES + begin + counts)
     return 1 if wrong else 0
 
 

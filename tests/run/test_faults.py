@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -29,15 +30,18 @@ from tests.started import family, finish, ranks_below
 
 SEED = 27
 SHORT = ("SIGKILL of a rank", "SIGKILL of an agent")
+SOME = [fault.name for fault in random.Random(SEED).sample([each for each in FAULTS if each.name not in SHORT], 8)]
 FEW = 2  # kills
 STEPS_PER_KILL = 200
 
 
-LONG = {True: [], False: [pytest.mark.long]}
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    some = [pytest.mark.faults] if name in SOME else []
+    return [] if name in SHORT else [pytest.mark.long, *some]
 
 
-@pytest.mark.parametrize("fault", [pytest.param(each, id=each.name, marks=LONG[each.name in SHORT]) for each in FAULTS])
-@pytest.mark.timeout(200)
+@pytest.mark.parametrize("fault", [pytest.param(each, id=each.name, marks=marks(each.name)) for each in FAULTS])
+@pytest.mark.timeout(900)
 def test_a_fault_is_reported_as_the_page_shows(fault: Fault) -> None:
     outcome = try_fault(fault)
     assert outcome.problems(fault) == []
@@ -85,8 +89,58 @@ def train(folder: Path, num_kills: int, steps: int) -> Running:
     return run
 
 
+SLOW = """
+import time
+from torch import nn
+
+class Slow(nn.Module):
+    def forward(self, x):
+        time.sleep(0.1)
+        return x
+"""
+PERIOD_S = 10
+STEPS_PER_PERIOD = 90  # fewer than the 100 of a rank that is not killed: the run does not end before the last kill
+
+
+@pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("num_kills", [FEW, pytest.param(30, marks=pytest.mark.long)])
+def test_a_run_whose_replica_is_killed_every_ten_seconds_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    num_kills = int(os.environ.get("DTRAIN_KILLS", FEW))
+    steps = num_kills * STEPS_PER_PERIOD
+    (tmp_path / "slow.py").write_text(SLOW)
+    write_data(tmp_path)
+    changes = {
+        "plugins": ["slow.py"],
+        "model": {"graph": {"act": {"type": "slow"}}},
+        "training": {"steps": steps},
+        "layout": {"max_restarts": 10},
+        "checkpoint": {"every": "10 steps"},
+    }
+    write_recipe(tmp_path, merged(merged(DIGITS, TWO), changes))
+    choice, killed = random.Random(SEED), 0
+    with machines(2) as made:
+        run = Running(tmp_path, made, [])
+        run.start()
+        run.wait_for_checkpoint()
+        while killed < num_kills:
+            pids = ranks_below(run.agents[choice.randrange(2)]).values()
+            send(KILL, *pids)
+            killed += bool(pids)
+            time.sleep(PERIOD_S)
+            assert all(agent.poll() is None for agent in run.agents), [agent.errors() for agent in run.agents]
+        said = [finish(agent, timeout=3600) for agent in run.agents]
+    assert [code for code, _, _ in said] == [0, 0], said
+    events = run.events()
+    assert isinstance(events[-1], RunEnded)
+    started = [event.first_step for event in events if isinstance(event, RunStarted)]
+    print(f"{killed} kills, {len(started)} sessions")
+    assert started == sorted(started)
+    assert {event.step for event in events if isinstance(event, StepDone)} == set(range(1, steps + 1))
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("num_kills", [FEW, pytest.param(30, marks=(pytest.mark.long, pytest.mark.faults))])
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
     tmp_path: Path, num_kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

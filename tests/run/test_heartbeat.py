@@ -77,9 +77,7 @@ def last_collective(rank: int) -> str:
     time.sleep(1.5)
     distributed.all_reduce(torch.ones(2, 3))
     deadline_s = time.monotonic() + 60
-    while (
-        heartbeat._collective() and time.monotonic() < deadline_s
-    ):  # a thread of torch records the end, a little later
+    while heartbeat._collective() and time.monotonic() < deadline_s:  # a thread of torch records the end
         time.sleep(0.02)
     return heartbeat._collective()
 
