@@ -11,6 +11,7 @@ after a checkpoint, which differs from case to case.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import re
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -339,6 +340,7 @@ FAULTS = (
     ),
     Fault("disk full", on_small_disk, r"rank 0.*no space left on the device"),
 )
+BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,27 +445,37 @@ those above. `python -m tests.faults --culprits N` counts again.
 BEGIN, END = "<!-- begin: culprits -->", "<!-- end: culprits -->"
 
 
-def count_right(num_cases: int, num_jobs: int) -> list[str]:
-    """Try each kind of culprit in at least so many cases, several at a time, and return the lines of the page."""
+def try_aloud(name: str, seed: int) -> Outcome:
+    """Try a fault, and print what came of it."""
+    fault, begun_s = BY_NAME[name], time.monotonic()
+    try:
+        outcome = try_fault(fault, seed)
+    except AssertionError as error:  # an agent did not end
+        outcome = Outcome(str(error), (), 0)
+    taken = f"{outcome.lost} lost, {time.monotonic() - begun_s:.0f} s"
+    print(row(fault, outcome), taken, *outcome.problems(fault), flush=True)
+    return outcome
+
+
+def count_right(num_cases: int, num_jobs: int) -> int:
+    """Try each kind of culprit in so many cases, several at a time, and write the numbers to the page; return 1 if one
+    was not as it should be."""
     kinds = dict.fromkeys(fault.culprit for fault in FAULTS if fault.culprit)
-    cases: list[tuple[Fault, int]] = []
+    cases: list[tuple[str, int]] = []
     for kind in kinds:
         faults = [fault for fault in FAULTS if fault.culprit == kind]
-        cases += [(faults[seed % len(faults)], seed) for seed in range(num_cases)]
+        cases += [(faults[seed % len(faults)].name, seed) for seed in range(num_cases)]
     random.Random(0).shuffle(cases)
-
-    def is_right(case: tuple[Fault, int]) -> bool:
-        fault, seed = case
-        words = (sys.executable, "-m", "tests.faults", "--seed", str(seed), fault.name)
-        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
-        print(done.stdout, *([done.stderr[-2000:]] if done.returncode else []), flush=True)
-        return done.returncode == 0
-
-    with ThreadPoolExecutor(num_jobs) as pool:
-        answers = list(pool.map(is_right, cases))
-    right = Counter(fault.culprit for (fault, _), answer in zip(cases, answers, strict=True) if answer)
-    rows = [f"| {kind} | {num_cases} | {right[kind]} |" for kind in kinds]
-    return ["| culprit | cases | right |", "|---|---|---|", *rows]
+    tried, right = Counter[str](), Counter[str]()
+    with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("spawn")) as pool:
+        for (name, _), outcome in zip(cases, pool.map(try_aloud, *zip(*cases, strict=True)), strict=True):
+            fault = BY_NAME[name]
+            tried[fault.culprit] += 1
+            right[fault.culprit] += not outcome.problems(fault)
+            rows = [f"| {kind} | {tried[kind]} | {right[kind]} |" for kind in kinds]
+            text = "\n".join(["", "| culprit | cases | right |", "|---|---|---|", *rows, END, ""])
+            PAGE.write_text(PAGE.read_text().partition(BEGIN)[0] + BEGIN + text)  # a part, if this is interrupted
+    return 1 if right.total() < len(cases) else 0
 
 
 def main(words: list[str]) -> int:
@@ -476,23 +488,15 @@ def main(words: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=4, help="cases at a time")
     args = parser.parse_args(words)
     if args.culprits is not None:
-        lines = count_right(args.culprits, args.jobs)
-        print(*lines, sep="\n")
-        PAGE.write_text("\n".join([PAGE.read_text().partition(BEGIN)[0] + BEGIN, *lines, END, ""]))
-        return 0
+        return count_right(args.culprits, args.jobs)
     rows, wrong = [], 0
     for fault in FAULTS:
         if args.names and fault.name not in args.names:
             continue
         num_right = 0
         for seed in range(args.seed, args.seed + args.times):
-            begun_s = time.monotonic()
-            outcome = try_fault(fault, seed)
-            problems = outcome.problems(fault)
-            num_right += not problems
-            print(
-                row(fault, outcome), f"{outcome.lost} lost, {time.monotonic() - begun_s:.0f} s", *problems, flush=True
-            )
+            outcome = try_aloud(fault.name, seed)
+            num_right += not outcome.problems(fault)
         print(f"{fault.name}: right in {num_right} of {args.times}", flush=True)
         wrong += num_right < args.times
         rows.append(row(fault, outcome))

@@ -103,6 +103,7 @@ class Started:
 
 @cache
 def server() -> ForkServerContext:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as `main` does: the server imports torch
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED])
     return context

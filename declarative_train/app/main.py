@@ -76,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command."""
     words = list(sys.argv[1:] if argv is None else argv)
     write_any_character()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported (torch-facts, section 4)
     parser = Parser(prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run.")
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
