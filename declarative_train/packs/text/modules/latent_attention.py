@@ -126,4 +126,4 @@ class LatentAttentionModule(nn.Module):
 def _put_pairs_apart(x: Tensor) -> Tensor:
     """Return (..., K) with the first elements of all neighbouring pairs, then the second ones. Queries and keys are
     reordered alike, so that their products stay the same."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return x.view(*x.shape[:-1], -1, 2).mT.flatten(-2)
