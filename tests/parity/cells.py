@@ -680,7 +680,7 @@ def context(size: int, rest: str = "", ranks: int = 1) -> Way:
         "1f1b": "pipeline: {stages: 2, microbatches: 4}",
         "zbv": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}",
         "1f1b x tensor": "pipeline: {stages: 2, microbatches: 4}, tensor: 2",
-        "zbv x fsdp": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}, data: {shard: 2}",
+        "zbv x ddp": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}, data: {replicate: 2}",
         "fsdp x tensor": "data: {shard: 2}, tensor: 2",
     }
     product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
@@ -807,7 +807,7 @@ def cells() -> tuple[Cell, ...]:
     # positions that the ranks of `context` divide, in every product
     once = [context(size, rest, 2) for size in (2, 4) for rest in ("ddp", "fsdp", "1f1b", "zbv", "tensor")]
     once += [context(size, "hybrid", 4) for size in (2, 4)]
-    twice = [context(2, rest, 4) for rest in ("1f1b x tensor", "zbv x fsdp", "fsdp x tensor")]
+    twice = [context(2, rest, 4) for rest in ("1f1b x tensor", "zbv x ddp", "fsdp x tensor")]
     more = [each for each in (*once, *twice) if each not in divided]
     more += [context(size, "sequence tensor", 2) for size in (2, 4)]
     found += [Cell(*each, 2, "masked", model) for model in ("gpt", "llama", "gemma") for each in more]
