@@ -49,7 +49,7 @@ ATTENTION = "a: {type: self_attention, heads: 2, causal: true}"
         ("a: softmax(embed, dim=-2)", LOSS, "{context: 4}", "`a` may mix positions"),
         (ATTENTION, LOSS, "{context: 2, tensor: 2}", ""),
         (ATTENTION, LOSS, "{context: 2, pipeline: {stages: 2, microbatches: 2}}", ""),
-        ("m: {type: moe, experts: 4, top_k: 2, hidden: 8}", LOSS, "{context: 4}", "`m` mixes positions: its balance loss"),
+        ("m: {type: moe, experts: 4, top_k: 2, hidden: 8}", LOSS, "{context: 4}", "`m` mixes positions: its balance"),
     ],
 )  # fmt: skip
 def test_what_can_be_divided(

@@ -148,7 +148,8 @@ def _attention_rate() -> float:
     query, key, value = (torch.randn(HEADS, requires_grad=True) for _ in range(3))
 
     def step() -> None:
-        nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
+        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found.sum().backward()  # type: ignore[no-untyped-call]
 
     samples, heads, positions, width = HEADS
     products = 7  # 2 forward, 5 backward, of which a causal one computes half

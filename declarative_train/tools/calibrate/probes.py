@@ -116,7 +116,7 @@ def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
 
 
 def _with(machine: Machine, name: str, seconds: float) -> Machine:
-    return Machine(machine.hardware, replace(machine.constants, **{name: seconds}))
+    return Machine(machine.hardware, replace(machine.constants, **{name: seconds}))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
