@@ -35,6 +35,7 @@ ENDLESS = {"training": {"epochs": None, "steps": 100_000_000}, "checkpoint": Non
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A cluster of one node, which commands of Slurm reach."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     prepare(monkeypatch, tmp_path / "slurm")
     with cluster(tmp_path / "slurm") as run:
         yield run

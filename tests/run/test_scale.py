@@ -6,6 +6,7 @@ thousands, `tests/scale.py` writes the table in docs/performance.md.
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,11 @@ def test_counts_grow_no_faster_than_the_ranks(tmp_path: Path, monkeypatch: pytes
 def assert_linear(few: Counted, many: Counted, num_few: int) -> None:
     """Check that a rank of twice as many has as much to do, and all of them twice as much."""
     alike = [most_of(found, lambda rank: rank["received"] < few.plan_bytes / 2) for found in (few, many)]
-    assert alike[1]["received"] <= 1.1 * alike[0]["received"] < few.plan_bytes / 10
+    received = [
+        statistics.median_low(each["received"] for each in found.ranks if each["received"] < few.plan_bytes / 2)
+        for found in (few, many)
+    ]  # of most ranks: on a busy machine one may ask more often
+    assert received[1] <= 1.1 * received[0] < few.plan_bytes / 10
     assert alike[1]["broadcast_object_list"] <= 1.1 * alike[0]["broadcast_object_list"]
     opened = [sorted(each["descriptors"] for each in found.ranks) for found in (few, many)]
     assert opened[1][num_few] <= opened[0][num_few // 2] + 2  # most ranks: those first on a node hear from others
