@@ -34,7 +34,8 @@ ENDLESS = {"training": {"epochs": None, "steps": 100_000_000}, "checkpoint": Non
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """A cluster of one node, which commands of Slurm reach."""
+    """A cluster of one node, which commands of Slurm reach. Jobs work in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     prepare(monkeypatch, tmp_path / "slurm")
     with cluster(tmp_path / "slurm") as run:
