@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import pytest
@@ -33,21 +34,28 @@ ENDLESS = {"training": {"epochs": None, "steps": 100_000_000}, "checkpoint": Non
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def folder() -> Iterator[Path]:
+    """A folder for the cluster with a short path: slurmstepd makes a socket in it, whose path has at most 107 bytes."""
+    with TemporaryDirectory(prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name) / "c"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A cluster of one node, which commands of Slurm reach. Jobs work in the folder of the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    prepare(monkeypatch, tmp_path / "slurm")
-    with cluster(tmp_path / "slurm") as run:
+    prepare(monkeypatch, folder)
+    with cluster(folder) as run:
         yield run
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def two_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A cluster of two nodes with names of their own, each of which is 127.0.1.1 on itself."""
-    prepare(monkeypatch, tmp_path / "slurm")
+    prepare(monkeypatch, folder)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    with machines(3) as made, cluster(tmp_path / "slurm", made) as run:
+    with machines(3) as made, cluster(folder, made) as run:
         yield run
 
 
