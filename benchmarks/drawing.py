@@ -95,7 +95,7 @@ def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[float]) -> N
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from declarative_train.engine.engine import Engine
-    from declarative_train.engine.step import model
+    from declarative_train.engine.step import model_preparation as model
 
     torch.set_num_threads(1)
     if len(plan.layout.ranks) > 1:

@@ -95,6 +95,17 @@ CASES: dict[str, list[Case]] = {
         *(({"max_length": 9}, inputs) for inputs in ({"x": SEQUENCE}, {"x": SEVERAL, "positions": EACH})),
     ],
     "token_types": [({"num_types": 3}, {"x": SEQUENCE}), ({"num_types": 6}, {"x": SEVERAL, "types": EACH})],
+    "latent_attention": [
+        (
+            {"heads": 2, "kv_rank": 4, "plain_width": 4, "rotary_width": 2, "value_width": 3},
+            {"x": SEQUENCE},
+        ),
+        (
+            {"heads": 2, "query_rank": 5, "kv_rank": 4, "plain_width": 2, "rotary_width": 4, "value_width": 3}
+            | {"bias": True, "interleaved": False},
+            {"x": SEVERAL, "segments": EACH, "positions": EACH},
+        ),
+    ],
     "linear": [({"out_features": 3}, {"x": VECTOR}), ({"out_features": 3, "bias": False}, {"x": IMAGE})],
     "lstm": [
         ({"hidden_size": 5}, {"x": SEQUENCE}),

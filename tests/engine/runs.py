@@ -113,7 +113,7 @@ class SampleLog:
                 with (folder / f"{os.getpid()}.jsonl").open("a") as stream:
                     for step, batches in enumerate(super().iterate(first_step, num_steps), first_step):
                         ids = [batch.sample_ids.tolist() for batch in batches]
-                        print(json.dumps([step, self._rank, ids]), file=stream, flush=True)
+                        print(json.dumps([step, self._dp_rank, ids]), file=stream, flush=True)
                         yield batches
 
         monkeypatch.setattr(rank, "TrainingBatches", Noted)

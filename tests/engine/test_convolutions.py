@@ -11,7 +11,7 @@ import torch
 
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.engine.engine import Engine
-from declarative_train.engine.step import model
+from declarative_train.engine.step import model_preparation as model
 from tests.engine.made_recipes import DIGITS, WAYS, compiled, merged, write_data
 from tests.engine.runs import assert_same_tensors, go, last_tensors
 

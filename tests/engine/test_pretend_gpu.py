@@ -184,6 +184,8 @@ CALLS = {
     "roll": "roll(h, 1, -1)",
     "stack": "stack([h, h], dim=1)",
     "squeeze": "squeeze(unsqueeze(h, 1), dim=1)",
+    "topk": "topk(h, 2)",
+    "topk_indices": "topk_indices(h, 2)",
     "transpose": "transpose(h, 1, 2)",
     "unsqueeze": "unsqueeze(h, 1)",
     "where": "where(k, h, 0.0)",

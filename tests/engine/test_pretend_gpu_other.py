@@ -19,7 +19,7 @@ from declarative_train.components.hardware import hardware_of_device
 from declarative_train.data import prefetch
 from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.engine.step import model as model_module
+from declarative_train.engine.step import model_preparation as model_module
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.forward import Forward
 from declarative_train.inference.predict import Prediction
@@ -108,7 +108,7 @@ def test_what_a_run_held_in_fewer_bits_is_held_so_on_the_gpu(tmp_path: Path, pre
     with PretendGpu() as gpu:
         for to in ("safetensors", "torch-export"):
             exported = export(trained, to, tmp_path / to)
-            assert exported.apart <= 1e-6
+            assert exported.max_relative_error <= 1e-6
         assert not gpu.waits
 
 

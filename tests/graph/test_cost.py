@@ -23,7 +23,17 @@ from tests.components.test_layers_all import CASES, Case
 ROWS = 2
 WITH_PRODUCTS = {
     *("bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *("cross_attention", "gru", "linear", "lstm", "moe", "patch_embedding", "rnn", "self_attention"),
+    *(
+        "cross_attention",
+        "gru",
+        "latent_attention",
+        "linear",
+        "lstm",
+        "moe",
+        "patch_embedding",
+        "rnn",
+        "self_attention",
+    ),
 }
 NOT_COUNTED = "bilinear"  # one operation of torch's, which its counter does not know
 ALL = [(kind, at) for kind, cases in CASES.items() for at in range(len(cases)) if kind != NOT_COUNTED]

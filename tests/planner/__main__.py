@@ -45,8 +45,8 @@ HEAD = """# Planner: predictions compared with real ranks
 | [time of planning](#what-planning-costs) a 405B model on 16,384 GPUs | | {cost} |
 
 `dtrain plan` predicts the peak memory of a rank, by class (parameters, gradients, optimizer state, gathered shards,
-activations, loss), before anything starts, also for devices that this machine does not have. This page compares the
-predictions with the memory of real ranks, on CPU, by our own count of live bytes. [Step times](planner-times.md) are
+activations, loss, data), before anything starts, also for devices that this machine does not have. This page compares
+the predictions with the memory of real ranks, on CPU, by our own count of live bytes. [Step times](planner-times.md) are
 compared with published ones. Neither has been compared with our engine on a GPU yet.
 
 ## Largest errors
@@ -60,8 +60,8 @@ in all.
 {errors}
 
 **LSTM.** On fake tensors torch reports an empty workspace for oneDNN's LSTM. Its size is measured with the real kernel
-on at most 16 steps, 64 rows and width 512, and scaled linearly in each. Parts of it are rounded up to pages, so the
-error grows as the rows of a microbatch become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same
+on at most 16 steps, 64 rows and width 512, and scaled linearly in each (`planner/footprint/fake_rank.py`). Parts of it
+are rounded up to pages, so the error grows as the rows of a microbatch become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same
 workspace, not that of cuDNN.
 
 ## How memory is predicted
@@ -70,9 +70,10 @@ One rank of each kind runs a step of the real engine on tensors without storage 
 process group. The bytes of live tensors are counted, the loss included. If a step cannot be traced, the plan gives the
 reason and estimates from shapes.
 
-A large model is traced in part. Of a chain of {long} equal blocks or more, 3 and then 4 are traced; of many
-microbatches, three smaller numbers. The rest is extrapolated. Where copies add unequal memory (dp, zero-bubble
-pipelines), every block is traced.
+A large model is traced in part. If a model repeats a block {long} times or more, 3 and then 4 are traced instead of
+all copies; a run of many microbatches is traced with three smaller counts. The rest is extrapolated. Many ranks that
+shard parameters are replaced by a few. Where copies add unequal memory (dp, zero-bubble pipelines), every block is
+traced.
 
 Not included:
 
@@ -86,9 +87,10 @@ knows the GPU; the run decides again by the memory that is then free.
 ## How memory is measured
 
 The live bytes of real ranks (gloo, CPU) are counted in their second step by the same rule
-(`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. Of several
-ranks the one with the largest difference is shown. {quick} of the cells run in `make test`, all cells and the shipped
-recipes in `make test-long`. `make planner` writes both pages and continues where it was stopped.
+(`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. With several
+ranks, the one with the largest difference is shown. {quick} of the cells run in `make test`, all cells and the shipped
+recipes in `make test-long`. `make planner` writes this page, [planner-cells.md](planner-cells.md) and
+[planner-times.md](planner-times.md), and continues where it was stopped.
 
 gloo computes in threads. After a collective has finished, such a thread may keep its tensors until it runs again, which
 on a busy machine can last for the next operations. `vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak; in 5 of
@@ -116,7 +118,7 @@ AUTO = """## What `auto` tries
    receive buffers of a stage.
 2. **Trace** the candidate with the smallest estimated time that is not ruled out, then the next one, until one fits.
    A candidate is ruled out if
-    - its update alone does not fit,
+    - its parameters, gradients and optimizer state alone exceed the memory,
     - its trace did not fit, or
     - its estimate is more than 1.25 times the memory of the device (1.1 times if a pipeline of the same kind with other
       microbatches was traced, which shows the error of the estimate).
@@ -128,7 +130,8 @@ GPUs and a llama on 4, with devices of every size). There, and for a ViT and a R
 `auto` can miss the best candidate if an estimate is further off, or if its budget of about 20 s of CPU time is used up.
 (The budget counts calls, so that a recipe gives the same plan on every machine.) The plan then names the candidates
 that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
-it reports that. It ranks by estimated times. A mode that the recipe names is always traced.
+it reports that. It sorts candidates by estimated times. A mode that the recipe names is traced
+unless the trace fails or would take too long; then the plan says so.
 
 Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
 with ddp, are candidates too, where speeds are known or nothing else fits. The time of divided layers is first a lower
@@ -147,8 +150,8 @@ See the rows `llama, single, fp32` of [the cells](planner-cells.md#cells). `test
   rest. The plan counts half of a block's products as recomputed.
 - A loss with `chunks` never holds all scores: with 384 tokens over 997 classes in 7 parts, the peak falls by more than
   1.5 times the scores in float32. Its memory counts as activations, since the head's layer computes it.
-- Classes are those at the moment of the total peak. So `loss` may be a few bytes (the sums of its chunks) if the peak
-  is elsewhere in the step.
+- All figures of a row are taken at the moment of the highest total. So `loss` may be a few bytes (the sums of its
+  chunks) if the peak is elsewhere in the step.
 
 """
 
