@@ -33,27 +33,28 @@ def in_child(work: Callable[[], T]) -> T:
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    If this process is a child itself, it calls a single function directly."""
-    if _is_child and len(works) == 1:
-        found, error = _outcome(works[0])
-        if error:
-            raise ChildError(error)
-        return [found]  # type: ignore[list-item]
+    If this process is a child itself, it calls the first function directly, since it ends soon."""
+    own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
     children: dict[int, int] = {}  # by the pipe of their result
     try:
-        for work in works:
+        for work in works[len(own) :]:
             reading, writing = os.pipe()
             children[reading] = _fork(work, writing, [*children, reading])
             os.close(writing)
+        outcomes = [_outcome(work) for work in own]
         answers = _read(list(children), time.monotonic() + MOST_S)
+        outcomes += [_loaded(answers[reading]) for reading in children]
     finally:
         for reading, child in children.items():
             os.close(reading)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    return [_value(answers[reading]) for reading in children]
+    for _, error in outcomes:
+        if error:
+            raise ChildError(error)
+    return [found for found, _ in outcomes]  # type: ignore[misc]
 
 
 def _fork(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
@@ -73,14 +74,13 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
         os._exit(0)
 
 
-def _value(answer: bytes) -> Any:
+def _loaded(answer: bytes) -> tuple[Any, str]:
+    """Return the outcome that a child process wrote, or an error if it ended without one."""
     try:
         found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):
-        raise ChildError(f"its process ended, or used more than {LIMIT_S:g} s of CPU time") from None
-    if error:
-        raise ChildError(error)
-    return found
+        return None, f"its process ended, or used more than {LIMIT_S:g} s of CPU time"
+    return found, error
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
