@@ -6,7 +6,6 @@ thousands, `tests/scale.py` writes the table in docs/performance.md.
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,11 @@ def assert_linear(few: Counted, many: Counted, num_few: int) -> None:
     """Check that a rank of twice as many has as much to do, and all of them twice as much."""
     alike = [most_of(found, lambda rank: rank["received"] < few.plan_bytes / 2) for found in (few, many)]
     received = [
-        statistics.median_low(each["received"] for each in found.ranks if each["received"] < few.plan_bytes / 2)
+        max(each["received"] for each in found.ranks[1:] if each["received"] < few.plan_bytes / 2)
         for found in (few, many)
-    ]  # of most ranks: on a busy machine one may ask more often
+    ]
+    for found in (few, many):  # rank 0 reads 85 bytes of each rank; a rank that reads the plan reads 600 more
+        assert found.ranks[0]["received"] % found.plan_bytes <= 100 * len(found.ranks) + 700
     assert received[1] <= 1.1 * received[0] < few.plan_bytes / 10
     assert alike[1]["broadcast_object_list"] <= 1.1 * alike[0]["broadcast_object_list"]
     opened = [sorted(each["descriptors"] for each in found.ranks) for found in (few, many)]
