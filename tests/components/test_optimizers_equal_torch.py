@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from declarative_train.components.component import Optimizer
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.planner.footprint.forked_process import in_child
+from declarative_train.planner.footprint.forked_process import in_children
 
 CASES: list[dict[str, object]] = [
     {"type": "sgd", "lr": 0.1},
@@ -139,7 +139,7 @@ def test_a_parameter_without_gradient_keeps_its_steps(fields: dict[str, object])
 @pytest.mark.parametrize("without", [None, 1], ids=["all", "one_without_gradient"])
 @pytest.mark.parametrize("fields", CASES[:-1], ids=ids[:-1])  # adafactor takes no shards
 def test_of_shared_out_parameters_a_rank_updates_its_rows(fields: dict[str, object], without: int | None) -> None:
-    in_child(lambda: as_second_of_two(fields, without))  # torch remembers groups, which ranks are forked with
+    in_children([lambda: as_second_of_two(fields, without)])  # torch remembers groups, which ranks are forked with
 
 
 def as_second_of_two(fields: dict[str, object], without: int | None) -> None:

@@ -35,7 +35,7 @@ from declarative_train.planner.footprint import forecast, forked_process
 from declarative_train.planner.footprint.extrapolate import MemoryTrace, UnevenError, extrapolate
 from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.forecast import Forecast
-from declarative_train.planner.footprint.forked_process import ChildError, in_child, in_children
+from declarative_train.planner.footprint.forked_process import ChildError, in_children
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from declarative_train.planner.text.describe import describe
 from declarative_train.planner.text.estimate import _describe_traces
@@ -207,19 +207,19 @@ def test_nothing_of_the_pretended_ranks_stays(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_70b_on_256_ranks_is_what_all_layers_and_ranks_say(tmp_path: Path) -> None:
     plan = many_ranks(tmp_path)
-    traced = in_child(lambda: footprint_of(fake_step(plan, 0)).total)
+    (traced,) = in_children([lambda: footprint_of(fake_step(plan, 0)).total])
     assert Forecast().memory(plan).rows[0].total == pytest.approx(traced, rel=0.05)
 
 
 def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_child(lambda: 3) == 3
+    assert in_children([lambda: 3]) == [3]
     with pytest.raises(ChildError, match="ZeroDivisionError: integer division"):
-        in_child(lambda: 1 // 0)
+        in_children([lambda: 1 // 0])
     with pytest.raises(ChildError, match="its process ended"):
-        in_child(lambda: os._exit(1))
+        in_children([lambda: os._exit(1)])
     monkeypatch.setattr(forked_process, "MOST_S", 0.2)
     with pytest.raises(ChildError, match="used more than"):
-        in_child(lambda: time.sleep(30))
+        in_children([lambda: time.sleep(30)])
 
 
 def test_children_work_at_the_same_time_and_answer_in_order() -> None:
@@ -245,7 +245,7 @@ def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(forked_process, "LIMIT_S", 1.0)
     with pytest.raises(ChildError, match="1 s of CPU time"):
-        in_child(forever)
+        in_children([forever])
 
 
 class Tracer:

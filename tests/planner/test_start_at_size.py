@@ -22,7 +22,7 @@ from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.extrapolate import memory_trace
 from declarative_train.planner.footprint.fake_rank import FakeResultsMode, _ranks, fake_step
-from declarative_train.planner.footprint.forked_process import in_child
+from declarative_train.planner.footprint.forked_process import in_children
 from declarative_train.planner.footprint.live_bytes import GATHERED, PARAMETERS, WHOLE, LiveBytes
 from tests.planner.at_size import eight_ranks
 
@@ -82,7 +82,7 @@ def started(plan: Plan, rank: int) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("rank", [0, pytest.param(RANKS - 1, marks=pytest.mark.long)])
 def test_a_rank_is_made_with_its_share_alone(tmp_path: Path, rank: int) -> None:
     plan = eight_ranks(tmp_path, "blocks")
-    peak, drawn = in_child(lambda: started(plan, rank))
+    ((peak, drawn),) = in_children([lambda: started(plan, rank)])
     assert sum(drawn) <= share(plan)
     assert sum(drawn) > 0.99 * share(plan)  # all but the norms, which are ones
     assert peak <= 4 * (share(plan) + largest_group(plan)) + SLACK
@@ -100,7 +100,7 @@ def test_its_first_step_gathers_units_and_never_the_model(tmp_path: Path) -> Non
     and float32 as they are reduced. (gloo would copy these.)"""
     plan = eight_ranks(tmp_path, "blocks")
     plan = replace(plan, layout=replace(plan.layout, device="cuda"))
-    found = in_child(lambda: moments(plan))
+    (found,) = in_children([lambda: moments(plan)])
     group = largest_group(plan)
     assert found[:, PARAMETERS].max() <= 4 * share(plan) + SLACK
     assert (found[:, GATHERED] + found[:, WHOLE]).max() <= 2 * (2 * group) + (2 + 4) * group + SLACK

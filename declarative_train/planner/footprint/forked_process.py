@@ -26,11 +26,6 @@ class ChildError(Exception):
     """Error: a child process returned no result. The message says why in a few words."""
 
 
-def in_child(work: Callable[[], T]) -> T:
-    """Call a function in a child process and return its result. Raises ChildError if it fails or takes too long."""
-    return in_children([work])[0]
-
-
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
     If this process is a child itself, it calls the first function directly, since it ends soon."""
