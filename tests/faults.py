@@ -170,6 +170,12 @@ def node(number: int) -> Callable[[Running], None]:
     return lambda run: send(KILL, *reversed(family(run.agents[number].pid)))
 
 
+def kill_store(run: Running) -> None:
+    """Kill the process that serves the store: the child of the head's agent that is not one of its ranks."""
+    agent = run.agents[0]
+    send(KILL, *set(family(agent.pid)) - {agent.pid, *ranks_below(agent).values()})
+
+
 def start_only(number: int, place: int | None = None) -> Callable[[Running], None]:
     return lambda run: run.start_agent(number, place)
 
@@ -286,6 +292,7 @@ FAULTS = (
     Fault("SIGKILL of the head's agent", strike(agent(KILL, 0)), HEAD_LOST, (-9, 3), culprit="agent"),
     Fault("SIGKILL of a node", strike(node(1)), NODE_LOST, (3, -9), culprit="node"),
     Fault("SIGKILL of the head", strike(node(0)), HEAD_LOST, (-9, 3), culprit="node"),
+    Fault("SIGKILL of the process that serves the store", strike(kill_store), "the process that serves the store"),
     Fault("SIGSTOP of a rank", strike(ranks(STOP, 1)), r"rank 1 \(node 1 \(box1\)\) did not answer", culprit="rank"),
     Fault(
         "SIGSTOP of a rank of the head",

@@ -67,6 +67,7 @@ class Started:
         self._streams = [Path(folder, name) for name in ("out", "err")]
         where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
         self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine, is_read))
+        self.begun_s = time.time()
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -161,12 +162,13 @@ def family(pid: int) -> list[int]:
 
 
 def ranks_below(agent: Started) -> dict[int, int]:
-    """Return the process of each rank of an agent."""
+    """Return the process of each rank of an agent. Folders of agents that were killed remain, and the system gives
+    their process numbers to others: only files that are newer than the agent count."""
     own, found = family(agent.pid), {}
     for folder in Path(tempfile.gettempdir()).glob("dtrain-*"):
         with suppress(OSError):  # of another run, which has ended meanwhile
             for path in folder.glob("pid_*[0-9]"):
-                if (pid := int(path.read_text())) in own:
+                if path.stat().st_mtime > agent.begun_s and (pid := int(path.read_text())) in own:
                     found[int(path.name.removeprefix("pid_"))] = pid
     return found
 

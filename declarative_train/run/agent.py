@@ -232,6 +232,8 @@ def open_head(seat: Seat) -> Head:
 
 def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -> tuple[int, list[str]]:
     """Run a plan as the agent of node 0, or of the only node. Return (exit code, lines to print). Raises RunFailure."""
+    from torch.distributed import DistNetworkError
+
     from declarative_train.run.rendezvous import LOCALHOST, listen
 
     allow_connections()
@@ -252,6 +254,11 @@ def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -
         code = agent.run()
         coordinator.part()
         return code, coordinator.lines
+    except DistNetworkError as error:
+        raise RunFailure(
+            "the process that serves the store of this run on node 0 has ended, and the store with it; help: start the "
+            "command again, with --resume: the run continues from its last checkpoint"
+        ) from error
     except BaseException:
         coordinator.finish(EXIT_FAILED)
         raise

@@ -6,8 +6,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,17 @@ def train(folder: Path, num_kills: int, steps: int) -> Running:
         said = [finish(agent, timeout=900) for agent in run.agents]
     assert [code for code, _, _ in said] == [0, 0], said
     return run
+
+
+def test_a_folder_that_a_killed_agent_left_names_no_rank_of_another(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    agent: Any = SimpleNamespace(pid=os.getpid(), begun_s=time.time())
+    for name, age_s in (("dtrain-old", 3600), ("dtrain-new", -1)):
+        path = tmp_path / name / "pid_0"
+        path.parent.mkdir()
+        path.write_text(str(agent.pid))
+        os.utime(path, (agent.begun_s - age_s,) * 2)
+        assert ranks_below(agent) == ({0: agent.pid} if age_s < 0 else {})
 
 
 SLOW = """
