@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.core.machine import num_cores
 from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.estimate.memory import MemoryScale, bytes_of_copies
 from declarative_train.planner.estimate.shortened import CopyChain, fewer_ranks, find_chains, kinds_of_rank, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.planner.footprint.extrapolate import FEW, MemoryTrace, UnevenError, extrapolate, memory_trace
 from declarative_train.planner.footprint.fake_rank import fake_step
-from declarative_train.planner.footprint.forked_process import ChildError, in_a_line, in_children
+from declarative_train.planner.footprint.forked_process import ChildError, in_a_line, in_children, usable_cores
 from declarative_train.planner.footprint.live_bytes import (
     ACTIVATIONS,
     CLASSES,
@@ -103,7 +102,7 @@ class Forecast:
 
             with _one_thread():
                 parts = _split_positions(small.layout)
-                is_split = num_cores() > len(parts)
+                is_split = usable_cores() > len(parts)
                 shares = [partial(_trace_kinds, small, is_begun, places, is_split) for places in parts]
                 found = dict(sorted(item for share in in_children(shares) for item in share.items()))
         self._tried.append((key, is_begun, found))
@@ -122,7 +121,7 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
     """Return the pipeline positions in groups, one group per process: one process per core up to a limit, since each
     needs memory."""
     places = list(kinds_of_rank(layout))
-    number = min(num_cores(), MOST_AT_ONCE, len(places))
+    number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 

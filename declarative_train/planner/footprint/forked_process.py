@@ -14,16 +14,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from declarative_train.core.machine import num_cores
+
 T = TypeVar("T")
 LIMIT_S = 120.0  # CPU time, so that the load of the machine does not change the plan
 MOST_S = 600.0  # wall time
 MOST_LETTERS = 160  # of an error message
 MOST_BYTES = 4 << 30  # in addition to the memory of this process
 _is_child = False
+_cores: int | None = None  # that this child process may use; None: all
 
 
 class ChildError(Exception):
     """Error: a child process returned no result. The message says why in a few words."""
+
+
+def usable_cores() -> int:
+    """Return the number of cores for this process; children that work at the same time share those of their parent."""
+    return num_cores() if _cores is None else _cores
 
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
@@ -36,7 +44,7 @@ def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     try:
         for work in works[len(own) :]:
             reading, writing = os.pipe()
-            children[reading] = _fork(work, writing, [*children, reading])
+            children[reading] = _fork(work, writing, [*children, reading], max(1, usable_cores() // len(works)))
             os.close(writing)
         outcomes = [_outcome(work) for work in own]
         answers = _read(list(children), time.monotonic() + MOST_S)
@@ -52,12 +60,12 @@ def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     return [found for found, _ in outcomes]  # type: ignore[misc]
 
 
-def _fork(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
+def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int) -> int:
     child = os.fork()
     if child:
         return child
-    global _is_child
-    _is_child = True
+    global _is_child, _cores
+    _is_child, _cores = True, cores
     try:
         _limit_memory()
         resource.setrlimit(resource.RLIMIT_CPU, (round(LIMIT_S), round(LIMIT_S)))
