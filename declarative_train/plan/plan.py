@@ -68,7 +68,8 @@ class TensorMapPlan:
     parameters. `alone`: parameters that the file does not have. `hints`: advice if the shapes of a parameter and its
     tensor differ. `drawn`: parameters of output layers, which keep random initial values if the file lacks them.
     `respelt`: endings of names in older files -> current endings. `packed`: the format of weights (a row of a pack)
-    whose `unpack` opens tensors that are stored in fewer bits."""
+    whose `unpack` opens tensors that are stored in fewer bits. `grown`: parameters with more rows than their tensors ->
+    (rows in the file, rows of the parameter)."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -78,6 +79,7 @@ class TensorMapPlan:
     drawn: list[str] = field(default_factory=list)
     respelt: dict[str, str] = field(default_factory=dict)
     packed: str = ""
+    grown: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,12 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
     return (rows, *shapes[0][1:])
 
 
+def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the shape of a parameter with the rows that its tensors in the file lack."""
+    before, after = tensors.grown.get(name, (0, 0))
+    return (after, *shape[1:]) if shape and shape[0] == before else shape
+
+
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that a part has in the parameter, () if the file's tensor has another one."""
     if part.count:
@@ -150,7 +156,7 @@ def check_published(
             lacking = [part.name for part in parts if part.name not in found]
             missing += lacking or [f"anything for `{name}`"]
         for name, parts in present:
-            shape = shape_of(parts, found)
+            shape = grow_shape(tensors, name, shape_of(parts, found))
             if shape != below[name]:
                 given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
                 wrong.append(f"{given} cannot fill `{name}` {below[name]}")

@@ -19,7 +19,7 @@ import torch
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.engine.step.tensor_files import Tensors, join_rows, open_tensors, under_names
+from declarative_train.engine.step.tensor_files import Tensors, add_rows, join_rows, open_tensors, under_names
 from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
@@ -151,7 +151,8 @@ def source_of(record: Record, checkpoint: str) -> Tensors:
         assert dim == 0  # columns are those of a file
         return join_rows(source, parts[name], first, last).to(dtype)
 
-    return Tensors(shapes, read)
+    grown = weights.tensors.grown if weights.tensors is not None else {}
+    return add_rows(Tensors(shapes, read), {f"{prefix}{name}": rows for name, rows in grown.items()})
 
 
 def _weights(data: Mapping[str, Any]) -> WeightsPlan:

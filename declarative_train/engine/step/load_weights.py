@@ -21,6 +21,7 @@ from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.frozen_base import source_of
 from declarative_train.engine.step.tensor_files import (
     Tensors,
+    add_rows,
     join_rows,
     of_tensors,
     open_tensors,
@@ -121,7 +122,8 @@ def _open_published(
         assert dim == 0  # columns are those of a file
         return join_rows(source, parts[name], first, last)
 
-    return OpenedWeights(Tensors(shapes, read), {name: name for name in shapes})
+    grown = {f"{prefix}{name}": rows for name, rows in tensors.grown.items()}
+    return OpenedWeights(add_rows(Tensors(shapes, read), grown), {name: name for name in shapes})
 
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,37 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tens
         assert dim == 0  # columns are those of a file
         return join_rows(source, parts, first, last)
 
+    return Tensors(shapes, read)
+
+
+def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
+    """Return the tensors; those in `grown`, {name: (rows in the source, rows)}, with further rows, each the mean of the
+    rows in the source, as in Hewitt, Initializing new word embeddings for pretrained language models, 2021. The mean is
+    summed in float64 and rounded to float32, in the same order on every rank."""
+    grown = {name: rows for name, rows in grown.items() if name in source.shapes and source.shapes[name][0] == rows[0]}
+
+    @cache
+    def mean(name: str) -> torch.Tensor:
+        before, _ = grown[name]
+        at_once = max(1, _READ_AT_ONCE // max(1, prod(source.shapes[name][1:])))
+        pieces = (source.read(name, row, min(row + at_once, before), 0) for row in range(0, before, at_once))
+        return sum(piece.sum(0, dtype=torch.float64) for piece in pieces).float() / before  # type: ignore[union-attr]
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        if name not in grown:
+            return source.read(name, first, last, dim)
+        assert dim == 0
+        before, after = grown[name]
+        first, last = (0, after) if first is None or last is None else (first, last)
+        old = source.read(name, min(first, before), min(last, before), 0)
+        num_new = last - max(first, before)
+        if num_new <= 0:
+            return old
+        return torch.cat(
+            [old.to(torch.promote_types(old.dtype, torch.float32)), mean(name).expand(num_new, *old.shape[1:])]
+        )
+
+    shapes = {name: (grown[name][1], *shape[1:]) if name in grown else shape for name, shape in source.shapes.items()}
     return Tensors(shapes, read)
 
 

@@ -77,6 +77,9 @@ def config_of(program: Program) -> dict[str, Any]:
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
+    if program.base is not None and tensor_map(program.base.plan).grown:
+        message = "the model has more tokens than its base, to which PEFT would add the adapters"
+        raise ExportFailure(f"{message}; help: --to huggingface writes the whole model")
     ours = _modules(program).values()
     flags = {(each.adapter.rslora, each.adapter.dropout, each.has_magnitude) for each in ours}
     if len(flags) > 1:

@@ -39,7 +39,7 @@ from declarative_train.packs.text.tokenizer import (
     TEMPLATE,
     TokenizerError,
     make_published_files,
-    tokenizer,
+    tokenizer_of,
 )
 from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
@@ -258,11 +258,12 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
     """Write the files of the run's tokenizer. Return their names; None if the run has no tokenizer."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
-    named = next((each for each in components if each.get("tokenizer", BYTES) != BYTES), None)
-    if named is None:
+    with_files = [each for each in components if each.get("tokenizer", BYTES) != BYTES]
+    if not with_files:
         return []
+    named = next((each for each in with_files if each.get("vocabulary")), with_files[0])
     try:
-        found = tokenizer(str(named["tokenizer"]))
+        found = tokenizer_of(named)
         files = make_published_files(found)
         if isinstance(named.get("template"), str):
             files[TEMPLATE] = template_text(str(named["template"]), found).encode()

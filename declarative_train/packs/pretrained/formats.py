@@ -17,15 +17,17 @@ from declarative_train.packs.pretrained.published import (
     TIMM,
     TRANSFORMERS,
     WEIGHTS,
+    Family,
     PublishedError,
     families,
     family_of,
     find_published_folder,
     is_of_timm,
     kind_of,
+    params_of,
     read_config,
 )
-from declarative_train.plan.checks.parameters import head_is_drawn, weights_do_not_fit
+from declarative_train.plan.checks.parameters import head_is_drawn, new_tokens_are_frozen, weights_do_not_fit
 from declarative_train.plan.plan import ParameterPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.renames import apply_renames, idle_renames, joins, renames_of, same_name
 from declarative_train.plan.tensor_maps import (
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.tensor_files import Tensors
 
 _SHOWN = 3
+_ROWS_OF_TOKENS = ("embed.weight", "logits.weight", "logits.bias")  # in all blocks that read tokens
 _BUFFERS = (".running_mean", ".moe.bias")  # found in the built model
 
 
@@ -82,9 +85,25 @@ class PublishedWeights:
         elif plan is not None and plan.drawn:
             sizes = {each.name: each.num_elements for each in parameters or () if each.name in plan.drawn}
             diagnostics.append(head_is_drawn(weights.span, plan.node, sizes))
+        if problem is None and plan is not None and (names := _find_frozen_tables(recipe, plan, parameters or ())):
+            diagnostics.append(new_tokens_are_frozen(weights.span, names))
         if weights.format == TRANSFORMERS and (how := extra_for("safetensors")) is not None:
             diagnostics.append(weights_do_not_fit(weights.span, weights.path, "needs the package safetensors", how))
         return plan, diagnostics
+
+
+def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
+    """Return the tables with a row for each token that stay frozen although tokens are added and other parameters of
+    the node are trained. (Unused rows of the published tables may be those of the added tokens.)"""
+    assert plan.tensors is not None
+    fields = recipe.data.fields.values()
+    if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
+        return []
+    prefix = f"{plan.node}." if plan.node else ""
+    below = [each for each in parameters if each.name.startswith(prefix) and each.tie is None]
+    if all(each.frozen for each in below):  # a teacher, or the reference of preferences
+        return []
+    return [each.name for each in below if each.frozen and each.name.removeprefix(prefix) in _ROWS_OF_TOKENS]
 
 
 def _plan(
@@ -174,7 +193,21 @@ def tensor_map(
         hints=dict(family.hints),
         drawn=names.drawn,
         respelt=dict(names.respelt),
+        grown=_find_grown(found, config, kind, family),
     )
+
+
+def _find_grown(
+    found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
+) -> dict[str, tuple[int, int]]:
+    """Return the parameters with a row for each token, if the node has more tokens than the config: {name: (rows in the
+    file, rows)}."""
+    if config is None or kind is None or "vocabulary" not in found.params:
+        return {}
+    before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]
+    if not isinstance(before, int) or not isinstance(after, int) or after <= before:
+        return {}
+    return dict.fromkeys(_ROWS_OF_TOKENS, (before, after))
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:

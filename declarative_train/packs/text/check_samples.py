@@ -34,7 +34,7 @@ from declarative_train.packs.text.checks.trained import (
     texts_not_separated,
 )
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
-from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
+from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
 from declarative_train.plan.checks.inputs import padding_is_read
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
@@ -100,7 +100,7 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
         rows = chosen[np.linspace(0, len(chosen) - 1, min(_MOST_TEXTS, len(chosen))).astype(np.int64)]
         sizes = np.minimum(tokens.sizes[rows], field.length)
         padded = 0.0 if field.pack is not None else 1 - float(sizes.sum()) / max(1, len(rows) * field.length)
-        yield _Text(name, field, tokenizer(field.tokenizer), tokens, rows, tokens.trained is not None, padded)
+        yield _Text(name, field, field.open_tokenizer(), tokens, rows, tokens.trained is not None, padded)
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:

@@ -16,7 +16,7 @@ from declarative_train.files.open_files import format_path
 from declarative_train.packs.text.cache import Tokens
 from declarative_train.packs.text.token_stream import TokenTable
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
-from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
+from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer_of
 
 _PARTS = 40  # shown parts of a sample
 _LONGEST = 400  # characters of a part
@@ -74,7 +74,7 @@ def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> li
         ids, mask, positions, trained = (made[name][0] for name in (spec.name, *names))
         if not (mask & ~trained & (positions > 0)).any():
             continue
-        rows = _parts(ids[mask], trained[mask], tokenizer(str(spec.component["tokenizer"])))
+        rows = _parts(ids[mask], trained[mask], tokenizer_of(spec.component))
         title = (
             f"first sample of {spec.name}, {format_count(int(trained.sum()), 'token')} of {int(mask.sum()):,} trained"
         )

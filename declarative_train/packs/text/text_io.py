@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.fields import FIELDS
 from declarative_train.packs.pretrained.published import PublishedError, config_of, family_of
 from declarative_train.packs.text import chat, layout
-from declarative_train.packs.text.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
+from declarative_train.packs.text.tokenizer import Tokenizer, TokenizerError, tokenizer_of
 from declarative_train.packs.text.tokens import TokensField
 from declarative_train.plan.subgraph import prune
 
@@ -131,7 +131,7 @@ class TextCodec:
         """Return the conversion for a field of tokens. Raises TokenizerError."""
         spec = next(each for each in plan.data.fields if each.name == field)
         component = spec.component if _is_tokens(spec) else plan.data.source
-        found = tokenizer(str(component.get("tokenizer", BYTES)))
+        found = tokenizer_of(component)
         made = FIELDS.read(spec.component)
         own = made if isinstance(made, TokensField) else None
         asked = component.get("eos", False)

@@ -20,7 +20,7 @@ from declarative_train.files.open_files import local_path, objects, size_bytes
 from declarative_train.packs.text import layout
 from declarative_train.packs.text.cache import Encoded, EncodingJob, Tokens, make_tokens
 from declarative_train.packs.text.packing import Packing, join_packings, pack
-from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
+from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
 
 _PROBED = 16  # texts that a cache's name is made of, too
@@ -71,7 +71,7 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
     """Return the tokens of all rows. `skips`: a row without a text has no tokens; otherwise it is an error. Raises
     BadSampleError and SourceError."""
     field, columns = field_of(part), part.columns
-    found = tokenizer(field.tokenizer)
+    found = field.open_tokenizer()
     texts = [column for column in columns if column.name != field.tools]
     skips = skips and is_scanned(table) and all(field.needs_value(column) for column in texts)
 
@@ -181,7 +181,7 @@ class TextRows(Table):
         field, tokens = self.fields[name]
         begins, ends = field.cut_to_length(tokens.starts[rows], tokens.starts[rows + 1])
         pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
-        return layout.rows(outputs, pieces, field.length, field.pad_of(tokenizer(field.tokenizer)))
+        return layout.rows(outputs, pieces, field.length, field.pad_of(field.open_tokenizer()))
 
     def place(self, row: int) -> str:
         return self.source.place(row)
@@ -205,7 +205,7 @@ class PackedRows(Table):
         self.members = tuple((name, begin) for (name, _), begin in zip(table.members, begins, strict=False))
         self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens
         self._begins = tokens.starts[chosen[self.packing.texts]] + self.packing.offsets
-        self._pad = field.pad_of(tokenizer(field.tokenizer))
+        self._pad = field.pad_of(field.open_tokenizer())
         self._outputs = {column_of(name, field.output_of(output)).name: output for output in layout.OUTPUTS}
         self._text = part.columns[0].name
         self.columns = {self._text: Column(self._text, "object")}
@@ -220,7 +220,7 @@ class PackedRows(Table):
         return found | {name: self._decode(numbers) for name in columns if name == self._text}
 
     def _decode(self, samples: np.ndarray) -> np.ndarray:
-        found, made_of = tokenizer(self._field.tokenizer), self._lay_out(samples, ("ids", "mask"))
+        found, made_of = self._field.open_tokenizer(), self._lay_out(samples, ("ids", "mask"))
         texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
         return objects([found.decode(each, skips_special=False) for each in texts])
 

@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
@@ -64,6 +64,8 @@ class Tokenizer(ABC):
     files: tuple[str, ...] = ()
     converted_files: Mapping[str, bytes] = {}
     """Path in `files` -> content that replaces it in copies: a converted tokenizer.json for a sentencepiece model."""
+    published_file: bytes | None = None
+    """Content of the tokenizer.json with the tokens that a recipe adds; None without such tokens."""
 
     @abstractmethod
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
@@ -102,6 +104,16 @@ class Tokenizer(ABC):
         return self.special[role]
 
 
+class AddedTokens(NamedTuple):
+    """Texts of tokens that a recipe adds to a tokenizer; `special`: those that `decode` leaves out."""
+
+    plain: tuple[str, ...] = ()
+    special: tuple[str, ...] = ()
+
+
+NOTHING_ADDED = AddedTokens()
+
+
 class _ByteTokenizer(Tokenizer):
     """Tokenizer with one token for each byte of the UTF-8 text."""
 
@@ -138,15 +150,19 @@ class _FileTokenizer(Tokenizer):
         content: bytes,
         file: Mapping[str, Any],
         side_files: Mapping[str, bytes],
+        added: AddedTokens,
         *,
         is_made: bool = False,
     ) -> None:
         """Read names and settings. `content`: the bytes of the file; `file`: its parsed JSON; `side_files`: the
-        contents of the other files by name; `is_made`: `content` was converted from a sentencepiece model."""
+        contents of the other files by name; `added`: further tokens; `is_made`: `content` was converted from a
+        sentencepiece model."""
         self._found = found
         self.converted_files = {path: content} if is_made else {}
         found.no_truncation()  # the field's `length` decides
         found.no_padding()
+        if any(added):
+            self.published_file = _add_tokens(found, file, added)
         numbers = found.get_vocab(with_added_tokens=True)
         self.num_tokens = max(numbers.values(), default=-1) + 1
         config = _read_config(side_files)
@@ -155,6 +171,8 @@ class _FileTokenizer(Tokenizer):
         digest = hashlib.sha256(content)
         for name in sorted(side_files):
             digest.update(name.encode() + b"\0" + side_files[name])
+        if any(added):
+            digest.update(repr(tuple(added)).encode())
         self.sha256 = digest.hexdigest()
         self.files = (path, *(_side_path(path, name) for name in side_files))
 
@@ -178,6 +196,20 @@ class _FileTokenizer(Tokenizer):
         return str(self._found.id_to_token(number))
 
 
+def _add_tokens(found: Any, file: Mapping[str, Any], added: AddedTokens) -> bytes:
+    """Add tokens to a tokenizer of the library. Return the content of its file with them. Raises TokenizerError for a
+    token that it has."""
+    from tokenizers import AddedToken
+
+    known = next((text for text in (*added.plain, *added.special) if found.token_to_id(text) is not None), None)
+    if known is not None:
+        raise TokenizerError(f"the tokenizer already has a token `{known}`", f"remove `{known}` from `vocabulary`")
+    found.add_tokens([AddedToken(text, normalized=False) for text in added.plain])
+    found.add_special_tokens([AddedToken(text, normalized=False) for text in added.special])
+    entries = json.loads(found.to_str())["added_tokens"]
+    return json.dumps({**file, "added_tokens": entries}, indent=2, ensure_ascii=False).encode()
+
+
 def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
     """Call a function of the library `tokenizers`. Raises TokenizerError for the library's plain exceptions, and for
     Rust panics, which reach Python as a BaseException of a module that cannot be imported."""
@@ -190,19 +222,30 @@ def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
         raise TokenizerError(f"the tokenizer fails: {reason}", "use a tokenizer that takes every text") from None
 
 
-def tokenizer(path: str) -> Tokenizer:
+def tokenizer(path: str, added: AddedTokens = NOTHING_ADDED) -> Tokenizer:
     """Open a tokenizer: `bytes`, a file, or a folder with one. Raises TokenizerError."""
     if path == BYTES:
+        if any(added):
+            raise TokenizerError("`bytes` has a token for each byte and no others", "name a tokenizer file")
         return _ByteTokenizer()
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         path = local = _in_folder(local)
     if local is None:
-        return _open_file(path, 0)
+        return _open_file(path, 0, added)
     try:
-        return _open_file(local, os.stat(local).st_mtime_ns)
+        return _open_file(local, os.stat(local).st_mtime_ns, added)
     except OSError:
         raise TokenizerError(f"there is no file {format_path(path)}") from None
+
+
+def tokenizer_of(component: Mapping[str, object]) -> Tokenizer:
+    """Open the tokenizer of a source or a field of tokens, given its data. Raises TokenizerError."""
+    added: Any = component.get("vocabulary") or {}
+    return tokenizer(
+        str(component.get("tokenizer", BYTES)),
+        AddedTokens(tuple(added.get("add", ())), tuple(added.get("add_special", ()))),
+    )
 
 
 def _in_folder(folder: str) -> str:
@@ -232,7 +275,7 @@ def _tiktoken_error(path: str) -> TokenizerError:
 
 
 @lru_cache(maxsize=16)
-def _open_file(path: str, modified_ns: int) -> Tokenizer:
+def _open_file(path: str, modified_ns: int, added: AddedTokens) -> Tokenizer:
     if path.endswith(".tiktoken"):
         raise _tiktoken_error(path)
     is_made = path.endswith(".model")
@@ -255,7 +298,7 @@ def _open_file(path: str, modified_ns: int) -> Tokenizer:
         found = _call(Library.from_str, content.decode())
     except TokenizerError as error:
         raise TokenizerError(f"{format_path(path)} cannot be used: {error}") from error
-    return _FileTokenizer(found, path, content, file, _read_side_files(path), is_made=is_made)
+    return _FileTokenizer(found, path, content, file, _read_side_files(path), added, is_made=is_made)
 
 
 def _read_side_files(path: str) -> dict[str, bytes]:
@@ -312,7 +355,8 @@ def make_published_files(found: Tokenizer) -> dict[str, bytes]:
     files = {}
     for path in found.files:
         name = next((other for other in SIDE_FILES if path.endswith(other)), FILE)
-        files[name] = found.converted_files.get(path) or _read(path)
+        own = found.published_file if name == FILE else None
+        files[name] = own or found.converted_files.get(path) or _read(path)
     if CONFIG not in files:
         named = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}

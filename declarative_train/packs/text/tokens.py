@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
@@ -14,12 +15,41 @@ from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.text import chat, layout
 from declarative_train.packs.text.cache import Encoded
-from declarative_train.packs.text.tokenizer import PATH_KEYS, Tokenizer, TokenizerError, is_inline, is_path, tokenizer
+from declarative_train.packs.text.tokenizer import (
+    PATH_KEYS,
+    AddedTokens,
+    Tokenizer,
+    TokenizerError,
+    is_inline,
+    is_path,
+    tokenizer,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
 TokenChoice = bool | Annotated[str, Key(min_length=1)]
+
+
+TokenText = Annotated[str, Key(min_length=1)]
+
+
+class AddedWords(BaseModel):
+    """Tokens that are added to a tokenizer, in this order, first those of `add`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    add: tuple[TokenText, ...] = Key((), strict=False)
+    """Texts of tokens, `["<tool>", "</tool>"]`: parts of a text like others."""
+    add_special: tuple[TokenText, ...] = Key((), strict=False)
+    """Texts of special tokens, `["<|im_end|>"]`, such as those that end an answer: decoding leaves them out."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        words = (*self.add, *self.add_special)
+        if not words or len(set(words)) < len(words):
+            raise ValueError("`add` and `add_special` need tokens, each once")
+        return self
 
 
 class TokensField(Field):
@@ -58,6 +88,9 @@ class TokensField(Field):
     """Tokenizer: `bytes` (256 tokens, the bytes of the UTF-8 text), a file `tokenizer.json` of Hugging Face's
     `tokenizers`, a `tokenizer.model` of sentencepiece (extra `sentencepiece`), or the folder of a model with one of
     them; relative to the recipe's file. The tokens that begin, end and pad a text are read from the folder."""
+    vocabulary: AddedWords | None = None
+    """Tokens that are added to the tokenizer, numbered from its last one on. A model of the block's `from` then needs a
+    larger `vocabulary`: its new rows start as the mean of the others. Exports have the larger tokenizer."""
     length: Annotated[int, Key(ge=1, le=1 << 24)]
     """Number of tokens of a sample."""
     pad: Annotated[int, Key(ge=0)] | Annotated[str, Key(min_length=1)] | None = None
@@ -97,7 +130,16 @@ class TokensField(Field):
     @property
     def files(self) -> tuple[str, ...]:
         own = (self.template,) if isinstance(self.template, str) and not is_inline(self.template) else ()
-        return (*tokenizer(self.tokenizer).files, *own)
+        return (*self.open_tokenizer().files, *own)
+
+    @property
+    def adds_tokens(self) -> bool:
+        return self.vocabulary is not None
+
+    def open_tokenizer(self) -> Tokenizer:
+        """Open the tokenizer with the added tokens. Raises TokenizerError."""
+        words = self.vocabulary
+        return tokenizer(self.tokenizer, AddedTokens() if words is None else AddedTokens(words.add, words.add_special))
 
     @property
     def cut(self) -> None:
@@ -121,7 +163,7 @@ class TokensField(Field):
         return self.output == "ids" and self.pack is None
 
     def padding(self) -> int:
-        return self.pad_of(tokenizer(self.tokenizer))
+        return self.pad_of(self.open_tokenizer())
 
     def unread(self, columns: Sequence[Column], others: Collection[str]) -> tuple[str, str] | None:
         if "tools" not in others or not self.lacks_tools(columns):
@@ -143,10 +185,13 @@ class TokensField(Field):
             texts = [columns[self._places[key]].dtype for key in ("prompt", "context") if key in self._places]
             if texts != ["object"] * 2:
                 return ShapeError("`context` is text, and completes a `prompt` that is text", field="context")
+        key = "tokenizer"
         try:
-            found = tokenizer(self.tokenizer)
+            tokenizer(self.tokenizer)
+            key = "vocabulary"
+            found = self.open_tokenizer()
         except TokenizerError as error:
-            return ShapeError(str(error), field="tokenizer", help=error.help)
+            return ShapeError(str(error), field=key, help=error.help)
         if self.answers == "last" and not self.is_chat(columns):
             return ShapeError("only a dialogue has several answers", field="answers", help="remove `answers`")
         if self.is_chat(columns):
@@ -177,7 +222,7 @@ class TokensField(Field):
         """Return whether the chat template writes tools but the field names no column for them."""
         if self.tools is not None or not self.is_chat(columns):
             return False
-        return chat.compile_template(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
+        return chat.compile_template(chat.template_text(self.template, self.open_tokenizer())).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
         """Return whether some tokens of a text are not to be predicted."""
@@ -200,7 +245,7 @@ class TokensField(Field):
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
         before = statistics.get("tokenizer")
-        is_other = before is not None and before != tokenizer(self.tokenizer).sha256
+        is_other = before is not None and before != self.open_tokenizer().sha256
         if is_other:
             return "it has another tokenizer here, so that the same number is another token"
         written = statistics.get("template")
@@ -209,7 +254,7 @@ class TokensField(Field):
         return None
 
     def _template_sha256(self) -> str:
-        return hashlib.sha256(chat.template_text(self.template, tokenizer(self.tokenizer)).encode()).hexdigest()
+        return hashlib.sha256(chat.template_text(self.template, self.open_tokenizer()).encode()).hexdigest()
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         return _TokenizerTally(self, self.is_chat(columns))
@@ -220,7 +265,7 @@ class TokensField(Field):
             return TensorSpec(shape, "bool")
         if self.output == "ids":
             known = statistics.get("num_tokens")
-            size = known if isinstance(known, int) else tokenizer(self.tokenizer).num_tokens
+            size = known if isinstance(known, int) else self.open_tokenizer().num_tokens
             return TensorSpec(shape, "int64").between([(0, size - 1)])
         most = self.length - 1 if self.output == "positions" else self.length
         return TensorSpec(shape, "int64").between([(0, most)])
@@ -232,7 +277,7 @@ class TokensField(Field):
 
     def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
         """Encode texts and arrange the tokens in rows. Raises BadValueError."""
-        found = tokenizer(self.tokenizer)
+        found = self.open_tokenizer()
         texts, flags = [], []
         for row, value in enumerate(self.join_columns(values)):
             tokens, trained, _ = self.encode(value, columns, row, found)
@@ -335,7 +380,7 @@ class TokensField(Field):
         longest = self.length if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
-            found += [self.prompt, self.template and chat.template_text(self.template, tokenizer(self.tokenizer))]
+            found += [self.prompt, self.template and chat.template_text(self.template, self.open_tokenizer())]
         rest = {
             "tools": self.tools,
             "context": self.context,
@@ -356,6 +401,6 @@ class _TokenizerTally(Tally):
         pass
 
     def result(self) -> dict[str, object]:
-        found = tokenizer(self._field.tokenizer)
+        found = self._field.open_tokenizer()
         about = {"dialogues": True, "template": self._field._template_sha256()} if self._is_chat else {}
         return {"num_tokens": found.num_tokens, "tokenizer": found.sha256, **about}

@@ -62,6 +62,7 @@ RULES: dict[str, str] = {
     "U110": "parameters.head_is_drawn",
     "U111": "parameters.frozen_is_drawn",
     "U112": "parameters.muon_on_experts",
+    "U113": "parameters.new_tokens_are_frozen",
     "U120": "adapters.adapts_nothing",
     "U121": "adapters.adapted_and_trained",
     "U122": "adapters.rank_is_full",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from declarative_train.components.component import ShapeError
-from declarative_train.core.amounts import format_count, list_names
+from declarative_train.core.amounts import format_count, list_names, list_quoted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
@@ -145,6 +145,29 @@ def frozen_is_drawn(span: Span, names: Sequence[str]) -> Diagnostic:
     message = f"{shown}{more} are frozen, and keep the random numbers that they start from"
     hint = "load trained ones with `model.weights`; if random ones are meant, say so by `init`"
     return warning("U111", span, message, hint)
+
+
+def new_tokens_are_frozen(span: Span, names: Sequence[str]) -> Diagnostic:
+    """new-tokens-are-frozen (U113)
+
+    Finds: tokens that are added to a published model whose embedding stays frozen next to adapters.
+    Why:   an adapter does not train the rows of the new tokens: they keep the mean of the others, and the model cannot tell
+           one new token from another.
+    Diff:
+        model:
+          graph:
+            tokens: int(pixels[:, :6])
+            text: {type: bert, from: tiny_bert, vocabulary: 18, input: tokens}
+            hidden: {input: text}
+          weights: {text: {path: tiny_bert, format: huggingface}}
+          parameters:
+            up: {adapter: {type: lora, rank: 2}}
+    +       embed: {frozen: false}
+    """  # noqa: E501
+    what = f"{list_quoted(names)} {'is' if len(names) == 1 else 'are'} frozen"
+    last = names[0].rpartition(".")[0].rpartition(".")[2]
+    hint = f"train the whole table next to the adapters: `{last}: {{frozen: false}}` under `model.parameters`"
+    return warning("U113", span, f"{what}, so that the rows of the tokens that were added are never trained", hint)
 
 
 def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic:

@@ -44,13 +44,18 @@ def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
 
 
+def params_read(node: Node) -> set[str]:
+    """Return the names of the block parameters that a scalar reads."""
+    return set(_PARAM.findall(node.text)) if isinstance(node, Scalar) else set()
+
+
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
     """Return `rendered`, in which each value that a template computed from one block parameter gets the span of that
     parameter."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):
-        read = set(_PARAM.findall(written.text))
+        read = params_read(written)
         span = spans.get(read.pop()) if len(read) == 1 else None
         return rendered if span is None else _move(rendered, span)
     if isinstance(written, Sequence) and isinstance(rendered, Sequence):

@@ -19,7 +19,13 @@ from declarative_train.core.packs import hooks
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
-from declarative_train.recipe.model.block_spans import field_spans, move_outside, param_spans, report_outside
+from declarative_train.recipe.model.block_spans import (
+    field_spans,
+    move_outside,
+    param_spans,
+    params_read,
+    report_outside,
+)
 from declarative_train.recipe.model.blocks import BlockDefinition, TypeLibrary
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_paths import set_paths, units_of
@@ -158,7 +164,7 @@ class _Expander:
         self._memory: dict[tuple[object, ...], Scope | None] = {}
         self.opened: dict[int, tuple[BlockDefinition, MappingABC[str, object]]] = {}
         self._sizes: dict[int, int] = {}
-        self._given: dict[Span, str] = {}  # what the recipe gives to shipped blocks, and what it calls it
+        self._given: dict[Span, tuple[str, ...]] = {}  # what the recipe gives to shipped blocks: params with one span
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -295,8 +301,21 @@ class _Expander:
         if layer is None:
             return None
         spans = dict(field_spans(fields))
-        params = {field: self._given[span] for field, span in spans.items() if span in self._given}
-        return LayerNode(*common, layer, spans, params if frame.param_spans else {})
+        params = {}
+        if frame.param_spans:
+            named = {field: self._name_param(draft.fields, field, span) for field, span in spans.items()}
+            params = {field: name for field, name in named.items() if name is not None}
+        return LayerNode(*common, layer, spans, params)
+
+    def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
+        """Return the param of a shipped block that the recipe gives at `span` and `field` reads. All params of a
+        published model have one span: then the text of the field decides."""
+        names = self._given.get(span, ())
+        if len(names) > 1:
+            entry = written.entry(field)
+            read = set() if entry is None else params_read(entry.value)
+            names = tuple(name for name in names if name in read)
+        return names[0] if len(names) == 1 else None
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
         """Return the expanded graph of the block that a node has as `type`."""
@@ -311,7 +330,9 @@ class _Expander:
         before = set(self._said)
         is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
         if is_outside:
-            self._given |= {entry.value.span: entry.name for entry in fields}
+            for entry in fields:
+                span = entry.value.span
+                self._given[span] = tuple(dict.fromkeys((*self._given.get(span, ()), entry.name)))
         scope = self._expand_block(block, values, param_spans(block, fields), bound, at, frame)
         if is_outside:
             for key in self._said.keys() - before:
