@@ -29,9 +29,9 @@ README.md
         test_cases.py::test_a_mistake_is_told_as_accepted
     every parallel mode computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
-    they depend on the layout, and lint reports them (R108, R105)
+    Two things depend on the layout, and lint reports them: random draws (dropout, R108), and layers
         test_rules.py::test_the_bad_example_fires_inside_its_text
-    lets the planner choose the mode that it expects to be the fastest of those that fit
+    the planner chooses the fastest mode that fits into memory, by its estimates
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
     The run reports a broken image further on, or leaves it out with `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
@@ -93,17 +93,18 @@ docs/gallery.md
 docs/architecture.md
     imports only packages above it in this table
         test_layers.py::test_a_package_imports_only_packages_below_it
-    counts operations as torch's own counter does
-        graph/test_cost.py::test_a_layer_costs_what_torch_counts
-    so that every mode, stage and shard starts from the same numbers
-        graph/test_build.py::test_a_stage_starts_as_the_whole_model_does
-    layer is constructed whole from (seed, path)
-        engine/test_plugins.py::test_every_mode_trains_the_same_model
-    the manifest, written last, *is* the checkpoint
-        run/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
     to the bit on the same layout
         run/test_resume.py::test_to_the_bit_on_the_same_layout
-    So modes agree, resume costs nothing, and another layout continues
+docs/decisions.md
+    is compared with torch's own counter, never with itself
+        graph/test_cost.py::test_a_layer_costs_what_torch_counts
+    So all modes start from the same numbers
+        graph/test_build.py::test_a_stage_starts_as_the_whole_model_does
+    Plugins are constructed whole
+        engine/test_plugins.py::test_every_mode_trains_the_same_model
+    The manifest, written last, *is* the checkpoint
+        run/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
+    So resume costs nothing at any size, modes see the same samples, and another layout continues
         run/test_resume_layouts.py::test_another_layout_goes_on
 docs/language-reference.md
     Every key of its sections is in [sections.md]

@@ -77,7 +77,8 @@ traced.
 
 Not included:
 
-- temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context
+- temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context;
+  [`dtrain fits`](fits.md) adds published figures for them
 - tensors that `compile` saves or keeps
 - metrics and evaluations
 
@@ -127,9 +128,9 @@ Tests compare the choice with a trace of every candidate (`tests/planner/test_au
 GPUs and a llama on 4, with devices of every size). There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
 1.19 of the trace.
 
-`auto` can miss the best candidate if an estimate is further off, or if its budget of about 20 s of CPU time is used up.
-(The budget counts calls, so that a recipe gives the same plan on every machine.) The plan then names the candidates
-that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
+`auto` can miss the best candidate if an estimate is further off, or if it has used up its number of traced calls, which
+take about 20 s of CPU time. (It counts calls instead of seconds, so that a recipe gives the same plan on every machine.)
+The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
 it reports that. It sorts candidates by estimated times. A mode that the recipe names is traced
 unless the trace fails or would take too long; then the plan says so.
 
