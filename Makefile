@@ -12,13 +12,17 @@ quick test test-long matrix accept bench parity planner faults some-faults kills
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner faults some-faults kills silent test-gpu bench-gpu site pictures site-serve clean
+.PHONY: run quick test test-slow test-newest test-long matrix check format generate docs accept bench parity planner faults some-faults kills silent test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest $(WORKERS) -m "not long and not matrix and not gpu"
+	$(BIN)/pytest $(WORKERS) -m "not long and not matrix and not gpu and not slow"
+
+# what .ci/run runs in addition to `test`: slow tests, of whose subject `test` has a quicker one
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/pytest $(WORKERS) -m "slow and not long and not gpu"
 
 # a minute or less: the quick tests of one package, and those of the repository's rules
 ROOM ?= recipe

@@ -59,6 +59,36 @@ LONGEST = (
     "engine/test_engine_single.py",
 )
 
+# Five seconds and more each, of whose subject a quicker test remains: marked `slow`, which `make test` leaves out and
+# .ci/run runs. Each is the beginning of the name of one test or more.
+SLOW = (
+    "engine/test_precision.py::test_the_plan_counts_what_is_sent_and_bf16_takes_no_more_memory",
+    "graph/test_lower.py::test_small_models_do_not_import_dynamo_and_large_ones_are_not_allocated",
+    "inference/test_evaluate.py::test_of_a_model_that_was_trained_in_shards",
+    "inference/test_predict.py::test_a_rank_that_is_started_anew_opens_the_files_itself",
+    "packs/export/test_export.py::test_the_snippet_runs_as_it_stands[torch-export-wine]",
+    "packs/pretrained/test_dora.py::test_every_mode_trains_the_same[fsdp 2]",
+    "packs/pretrained/test_published_axes.py::",
+    "packs/test_external.py::test_its_recipe_trains",
+    "planner/test_footprint.py::test_three_and_four_blocks_tell_of_twelve[fsdp-2-blocks-1]",
+    "run/test_background_saves.py::test_what_is_written_beside_training_is_to_the_bit_what_it_stopped_for[single]",
+    "run/test_faults.py::test_a_fault_is_reported_as_the_page_shows",
+    "run/test_faults.py::test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been",
+    "run/test_nodes.py::test_a_stopped_rank_is_named_with_what_the_others_wait_for[1]",
+    "run/test_resume.py::test_to_the_bit_after_a_signal[pipeline 2]",
+    "run/test_resume.py::test_to_the_bit_on_the_same_layout[fsdp 2]",
+    "run/test_resume_tensor.py::test_every_layout_resumes_it",
+    "run/test_rolled_runs.py::test_ranks_see_what_one_process_sees_and_go_on_elsewhere",
+    "run/test_scale.py::test_counts_of_four_ranks",
+    "run/test_torchrun.py::test_a_run_goes_on",
+    "silent/test_silent.py::test_ranks_report_together[ddp]",
+    "test_core_install.py::",
+    "test_planner.py::test_the_plan_is_what_happens[llama, 1f1b 2 x fsdp 2, bf16, blocks]",
+    "test_planner.py::test_the_plan_is_what_happens[llama, zbv 2, bf16, blocks]",
+    "test_stranger.py::test_by_commands",
+    "tools/test_fits.py::test_what_does_not_fit_says_so_and_what_would",
+)
+
 
 def pytest_configure() -> None:
     """Where there is room, the folders of tests lie in memory: each checkpoint is forced to the disk, which the tests
@@ -107,6 +137,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if IS_ALONE and (left_out := [item for item in items if item.get_closest_marker("packs")]):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    found = {start: [item for item in items if item.nodeid.removeprefix("tests/").startswith(start)] for start in SLOW}
+    for item in (item for matching in found.values() for item in matching):
+        item.add_marker("slow")
+    is_whole = config.args == config.getini("testpaths") and not config.option.keyword and not IS_ALONE
+    if is_whole and (gone := [start for start, matching in found.items() if not matching]):
+        raise pytest.UsageError(f"no test begins with {gone[0]!r} of SLOW")
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 

@@ -24,7 +24,16 @@ def main(room: str) -> int:
         return 2
     left_out = [f"--ignore={TESTS / name}" for name in LONGEST]
     return pytest.main(
-        ["-n", "2", "--dist", "loadfile", "-m", "not long and not matrix and not gpu", *left_out, str(TESTS / room)]
+        [
+            "-n",
+            "2",
+            "--dist",
+            "loadfile",
+            "-m",
+            "not long and not matrix and not gpu and not slow",
+            *left_out,
+            str(TESTS / room),
+        ]
         + [str(TESTS / name) for name in RULES]
     )
 
