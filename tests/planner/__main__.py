@@ -129,10 +129,10 @@ GPUs and a llama on 4, with devices of every size). There, and for a ViT and a R
 1.19 of the trace.
 
 `auto` can miss the best candidate if an estimate is further off, or if it has used up its number of traced calls, which
-take about 20 s of CPU time. (It counts calls instead of seconds, so that a recipe gives the same plan on every machine.)
-The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not fit, `auto` traces four of them before
-it reports that. It sorts candidates by estimated times. A mode that the recipe names is traced
-unless the trace fails or would take too long; then the plan says so.
+take about 20 s of CPU time. (It counts calls instead of seconds, so that a recipe has one plan on all machines.) The
+plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not fit,
+`auto` traces four of them before it reports that. It sorts candidates by estimated times. A mode that the recipe names
+is traced unless the trace fails or would take too long; then the plan says so.
 
 Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
 with ddp, are candidates too, where speeds are known or nothing else fits. The time of divided layers is first a lower
