@@ -10,16 +10,20 @@ import pytest
 import torch
 
 from declarative_train.components.layers.modules import expert_ranks
+from declarative_train.components.layers.modules.context import ContextRanks
+from declarative_train.components.layers.modules.divided import exchange
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.engine.axes import expert
 from declarative_train.engine.collectives import Alone
 from declarative_train.engine.step import step_runner
+from declarative_train.engine.step.objective import Objective
 from declarative_train.graph import initialise
 from tests.test_tensor_mistakes import is_found, prepared
 
 Plant = Callable[[pytest.MonkeyPatch], object]
 CLIPPED = "expert, 2 ranks, accumulation 2, masked, moe, clipped"
+CONTEXT = "context x expert, 2 x 2 ranks, accumulation 2, masked, moe, clipped"
 QUICK = ("experts are averaged over all ranks",)
 
 
@@ -69,6 +73,31 @@ def count_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_runner, "end_step", lambda model, ranks, finite: whole(model, Alone(), finite))
 
 
+def balance_own_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = MoeModule._balance
+
+    def balance(self: Any, *given: Any) -> torch.Tensor:
+        self.context = None
+        return whole(self, *given)
+
+    monkeypatch.setattr(MoeModule, "_balance", balance)
+
+
+def count_own_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = step_runner.StepRunner.__init__
+
+    def init(self: Any, plan: Any, model: Any, device: Any, ranks: Any, context: Any) -> None:
+        whole(self, plan, model, device, ranks, context)
+        self._counting = ranks
+
+    monkeypatch.setattr(step_runner.StepRunner, "__init__", init)
+
+
+def count_whole_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Objective.counts
+    monkeypatch.setattr(Objective, "counts", lambda self, *given: whole(self, *given) / self._factors)
+
+
 MISTAKES: dict[str, Plant] = {
     "experts are averaged over all ranks": patch(expert, "_gradients_of_experts", lambda plan, held: set()),
     "gradients of experts are not divided": change_sync(reduce=lambda sharing, place: sharing.reduce),
@@ -82,14 +111,23 @@ MISTAKES: dict[str, Plant] = {
     "the balance loss is that of a microbatch": balance_batch,
     "the bias counts the rows of one rank": count_own_rows,
 }
+OF_POSITIONS: dict[str, Plant] = {
+    "the balance loss is that of a rank's positions": balance_own_positions,
+    "the balance loss gets the gradient of a rank": patch(
+        ContextRanks, "add", lambda self, x: exchange(x, self._peers.sum, lambda gradient: gradient)
+    ),
+    "the bias counts the positions of one rank": count_own_positions,
+    "each rank counts the whole balance loss": count_whole_balance,
+}
 
 
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in MISTAKES]
+    "mistake",
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in (*MISTAKES, *OF_POSITIONS)],
 )
 def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, plan, reference, samples = prepared(CLIPPED)
-    MISTAKES[mistake](monkeypatch)
+    _, plan, reference, samples = prepared(CLIPPED if mistake in MISTAKES else CONTEXT)
+    (MISTAKES | OF_POSITIONS)[mistake](monkeypatch)
     assert is_found(plan, reference, samples)
 
 

@@ -40,11 +40,13 @@ class ParameterCut:
 class LayerCut:
     """Cut of a layer: how it is divided (`kind`), the parameters that are cut (`parameters`), and the names of uncut
     parameters whose gradient must be summed over the ranks, because each rank uses them for a part of the features
-    (`summed`)."""
+    (`summed`). `whole`: the ports and outputs of a layer cut by positions that have no positions; their values are the
+    same on all ranks."""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]
     summed: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 NO_CUTS: Mapping[str, RankCut] = {}

@@ -1,6 +1,7 @@
 """Check for the `context` axis, which divides the positions of a sequence over ranks: every node must compute each
 position from its inputs at the same position, or exchange data between ranks itself, as self-attention does with keys
-and values."""
+and values. A layer may also return a value of the whole sample that is the same on all ranks, as `moe` does with its
+balance loss."""
 
 from __future__ import annotations
 
@@ -39,19 +40,28 @@ def _reason(
 ) -> str:
     if node.graph is not None:
         return find_mixing(node.graph, length, plugins, f"{path}.")
-    whole = [name for name, spec in given.items() if spec.shape[:1] != (length,)]
-    if whole:
-        return f"`{whole[0]}` of `{path}` {given[whole[0]]} does not begin with the {length} positions"
+    allowed: tuple[str, ...] = ()  # ports and outputs without positions
+    depth = None
     if node.component is not None:
         layer = read_layer(node.component, plugins)
         layer = layer.base if isinstance(layer, Adapted) else layer
         known, each = layer.cut("positions", given, 1), layer.cut("tokens", given, 1)
+        allowed = known.whole if isinstance(known, LayerCut) else ()
+    else:
+        depths = {name: len(spec.shape) for name, spec in given.items()}
+        depth = _depth_of(parse(node.expression or "").root, depths)
+        if depth == 0 and not any(depths.values()):
+            return ""  # a value of the whole sample, from such values
+    whole = [name for name in given if name not in allowed and given[name].shape[:1] != (length,)]
+    if whole:
+        return f"`{whole[0]}` of `{path}` {given[whole[0]]} does not begin with the {length} positions"
+    if node.component is not None:
         is_wide = all(len(spec.shape) > 1 for spec in given.values())
         if not (isinstance(known, LayerCut) or (isinstance(each, LayerCut) and is_wide)):
             return f"`{path}` mixes positions: {known or f'a layer `{layer.type}`'}"
-    elif _depth_of(parse(node.expression or "").root, {name: len(spec.shape) for name, spec in given.items()}) is None:
+    elif depth is None:
         return f"`{path}` may mix positions"
-    if any(spec.shape[:1] != (length,) for spec in made.values()):
+    if any(name not in allowed and spec.shape[:1] != (length,) for name, spec in made.items()):
         return f"`{path}` gives a value without positions"
     return ""
 

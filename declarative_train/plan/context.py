@@ -36,7 +36,8 @@ def divide_positions(
         return None, [positions_not_divided(recipe.span("parallelism.context"), reason)]
     edges = [*(term.edges for term in lowered.terms), *(measure.edges for measure in lowered.measures)]
     read = {name for each in edges for name in (each.target, each.mask) if name is not None}
-    names = tuple(sorted({*graph.inputs, *(lowered.sources.get(name, name) for name in read)} - graph.outputs.keys()))
+    given = {**graph.inputs, **{lowered.sources.get(name, name): lowered.specs[name] for name in read}}
+    names = tuple(sorted(name for name in given.keys() - graph.outputs.keys() if given[name].shape[:1] == (length,)))
     assert isinstance(recipe.mode, Axes)
     assert recipe.mode.context is not None
     return replace(layout, context=ContextPlan(length, names, recipe.mode.context.keys)), []
@@ -56,9 +57,9 @@ def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
 def _find_in(lowered: Lowered, length: int, what: str, edges: Edges, class_dim: int, is_own: bool) -> Iterator[str]:
     read = [value for value in (edges.input, edges.target, edges.mask) if value is not None]
     whole = [value for value in read if lowered.specs[value].shape[:1] != (length,)]
-    if whole:
+    if whole and len(whole) < len(read):
         yield f"{what} reads `{whole[0]}`, which has no positions"
-    elif class_dim == 1:
+    elif class_dim == 1 and not whole:
         yield f"{what} has its classes in front of the positions"
     elif not is_own:
         yield f"{what} may read all positions of a row"

@@ -141,6 +141,12 @@ class LayoutPlan:
         """Return whether the mesh has this axis (its size may be 1)."""
         return any(each.name == axis for each in self.mesh)
 
+    def shape_on_rank(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that a rank has of a value of a sample: with the axis `context`, the rank's positions."""
+        if self.context is None or shape[:1] != (self.context.length,):
+            return shape
+        return (shape[0] // self.size("context"), *shape[1:])
+
     @property
     def is_one_process(self) -> bool:
         return not self.mesh

@@ -26,6 +26,9 @@ parallelism: {parallelism}
 layout: {{gpus: 4, device: cpu}}
 """
 LOSS = "{type: cross_entropy, input: last, target: y}"
+MOE = "m: {type: moe, experts: 4, top_k: 2, hidden: 8, input: embed}"
+SECOND = MOE.replace("m:", "n:").replace("input: embed", "inputs: {x: m, balance: m.balance}")
+BALANCED = f"{LOSS}, balance: {{type: mean, input: b}}"
 ATTENTION = "a: {type: self_attention, heads: 2, causal: true}"
 
 
@@ -49,7 +52,11 @@ ATTENTION = "a: {type: self_attention, heads: 2, causal: true}"
         ("a: softmax(embed, dim=-2)", LOSS, "{context: 4}", "`a` may mix positions"),
         (ATTENTION, LOSS, "{context: 2, tensor: 2}", ""),
         (ATTENTION, LOSS, "{context: 2, pipeline: {stages: 2, microbatches: 2}}", ""),
-        ("m: {type: moe, experts: 4, top_k: 2, hidden: 8}", LOSS, "{context: 4}", "`m` mixes positions: its balance"),
+        (MOE, LOSS, "{context: 2, data: {replicate: 2}}", ""),
+        (f"b: m.balance / 2 | {MOE}", BALANCED, "{context: 2, expert: 2}", ""),
+        (f"b: n.balance | {MOE} | {SECOND}",
+         BALANCED, "{context: 4}", ""),
+        (f"b: mean(unsqueeze(m.balance, 1), dim=1) | {MOE}", BALANCED, "{context: 4}", "`m.balance` of `b` (B)"),
     ],
 )  # fmt: skip
 def test_what_can_be_divided(

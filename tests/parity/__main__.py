@@ -44,9 +44,11 @@ in `make test`, more in `make test-long`.
   parameters. chunked: the loss with the head inside of a block, in 3 parts. shared: a tie from the first node to the
   last, another tie, and a block that is called twice, with clipping; in a pipeline the stages hold copies. packed:
   texts in one row that do not see each other. divided: heads, gated layers, a table and its tied head; adapted: the
-  same with LoRA and DoRA. gpt, llama, gemma, bert, vit, mlp: small models of these families.
+  same with LoRA and DoRA. gpt, llama, gemma, bert, vit, mlp: small models of these families. moe: mixtures of experts
+  with balance losses, and a bias that balances them; mixtral: the block of this name, with norms of queries and keys as
+  in Qwen 3 MoE.
 - **tensor** divides layers over ranks; **sequence** also the tokens between them. **context** divides the positions of
-  a sequence, whose keys are gathered; in a **ring**, they travel around the ranks.
+  a sequence, whose keys are gathered; in a **ring**, they travel around the ranks. **expert** divides the experts.
 - **ddp** uses torch's DistributedDataParallel, as models of more than 25 MiB do. **ddp of a small model** sends one
   message after the last backward, as smaller ones do.
 """

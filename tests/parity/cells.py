@@ -377,6 +377,18 @@ objective:
     balance: {{type: mean, input: layers.balance, weight: 0.05}}
 """
 
+# the shipped block, as in Qwen 3 MoE: attention, then experts
+MIXTRAL = """
+model:
+  graph:
+    lm: {{type: mixtral, vocabulary: 11, layers: 4, width: 16, heads: 4, kv_heads: 2, experts: 4, top_k: 2, hidden: 12,
+          qk_norm: true, input: tokens}}
+objective:
+  losses:
+    next: {{type: cross_entropy, input: lm, target: next, ignore_index: 0}}
+    balance: {{type: mean, input: lm.balance, weight: 0.05}}
+"""
+
 # the same with adapters in its blocks: LoRA in the first, DoRA in the others
 ADAPTED = DIVIDED.replace("tie: embed.weight", "frozen: false").replace(
     "  parameters: {{logits.weight: {{frozen: false}}}}",
@@ -572,6 +584,7 @@ MODELS = {
     "packed": PACKED,
     "divided": DIVIDED,
     "moe": MOE,
+    "mixtral": MIXTRAL,
     "adapted": ADAPTED,
 }
 MIXING = ("mixes", "contrast")
@@ -613,7 +626,7 @@ class Cell:
 
     @property
     def num_tokens(self) -> int:
-        return FAMILY_TOKENS if self.model in FAMILIES else NUM_TOKENS
+        return FAMILY_TOKENS if self.model in (*FAMILIES, "mixtral") else NUM_TOKENS
 
 
 SCHEDULES = {
@@ -682,6 +695,12 @@ def context(size: int, rest: str = "", ranks: int = 1) -> Way:
         "1f1b x tensor": "pipeline: {stages: 2, microbatches: 4}, tensor: 2",
         "zbv x ddp": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}, data: {replicate: 2}",
         "fsdp x tensor": "data: {shard: 2}, tensor: 2",
+        "expert": "expert: 2",
+        "expert x ddp": "expert: 2, data: {replicate: 2}",
+        "expert x fsdp": "expert: 2, data: {shard: 2}",
+        "expert x tensor": "expert: 2, tensor: 2",
+        "expert x 1f1b": "expert: 2, pipeline: {stages: 2, microbatches: 4}",
+        "expert x zbv": "expert: 2, pipeline: {stages: 4, schedule: zbv, microbatches: 4}",
     }
     product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
     return f"context{product}", f"{{context: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
@@ -845,6 +864,15 @@ def cells() -> tuple[Cell, ...]:
     found.append(Cell(*expert(2), 2, "masked", "moe", training=checkpointing, options="checkpointing blocks"))
     for each in (DDP, pipeline("zbv", 2)):
         found.append(Cell(*each, 2, "masked", "moe", training=checkpointing, options="checkpointing blocks"))
+    # experts and positions: each rank has a part of the positions that its balance losses count
+    products = [context(2, f"expert x {rest}", 4) for rest in ("ddp", "fsdp", "tensor", "1f1b", "zbv")]
+    products = [context(2), context(2, "expert", 2), *products]
+    found += [Cell(*each, 2, "masked", model) for model in ("moe", "mixtral") for each in products]
+    more = (SINGLE, DDP, expert(2), context(4, "expert", 2), ring(context(2, "expert", 2)))
+    found += [Cell(*each, 2, "masked", "mixtral") for each in more]
+    found.append(Cell(*context(2, "expert", 2), 1, "uneven", "moe"))
+    for training, options in ((clipped, "clipped"), (checkpointing, "checkpointing blocks")):
+        found.append(Cell(*context(2, "expert", 2), 2, "masked", "moe", training=training, options=options))
     # texts in one row that do not see each other
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "packed") for each in (*NOT_IN_STAGES, HYBRID, *staged)]
@@ -909,7 +937,8 @@ def short_cells() -> tuple[Cell, ...]:
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
     kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0], context(2, "1f1b", 2)[0])
     divided = [cell for cell in divided if cell.way in kept_ways]
-    moe = [cell for cell in cells() if cell.model == "moe" and cell.way in (DDP[0], expert(2)[0])]
+    kept_ways = (DDP[0], expert(2)[0], context(2, "expert", 2)[0])
+    moe = [cell for cell in cells() if cell.model == "moe" and cell.way in kept_ways]
     moe = [cell for cell in moe if cell.accumulation == 2 and not cell.options]
     more = mixing + moe + divided + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

@@ -195,12 +195,12 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
         return F.cross_entropy(values["logits"][chosen], values["tokens"][chosen])
     target = values["next"].flatten()
     smoothing = 0.1 if cell.model in ("terms", "chunked") else 0.0
-    logits = values["logits"].flatten(0, 1)
+    logits = values["lm" if cell.model == "mixtral" else "logits"].flatten(0, 1)
     loss = F.cross_entropy(logits, target, ignore_index=0, label_smoothing=smoothing)
     if cell.model == "terms":
         loss = loss + 0.3 * values["size"][values["next"] != 0].mean() + 0.1 * values["flat"].mean()
-    if cell.model == "moe":
-        loss = loss + 0.05 * values["layers.balance"].mean()
+    if cell.model in ("moe", "mixtral"):
+        loss = loss + 0.05 * values["layers.balance" if cell.model == "moe" else "lm.balance"].mean()
     return loss
 
 

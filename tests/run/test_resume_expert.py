@@ -63,12 +63,23 @@ def test_start_values_are_those_of_one_process_to_the_bit(tmp_path: Path, way: d
             assert np.array_equal(found[name], values), name
 
 
+EXPERT_DDP = on(4, expert=2, data={"replicate": 2})
+EXPERT_CONTEXT = on(4, expert=2, context=2)
+
+
 @pytest.mark.long
-def test_every_layout_resumes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ways",
+    [(EXPERT_FSDP, on(1), EXPERT, on(2, tensor=2), EXPERT_DDP), (EXPERT_CONTEXT, on(1), EXPERT_FSDP, EXPERT_CONTEXT)],
+    ids=["expert", "expert x context"],
+)
+def test_every_layout_resumes_it(tmp_path: Path, ways: tuple[dict[str, Any], ...]) -> None:
+    random = np.random.default_rng(1)
+    np.savez(tmp_path / "tokens.npz", **{key: random.integers(0, 48, (39, 8)) for key in ("tokens", "next")})
     straight = go(tmp_path, RECIPE)
-    found = go(tmp_path, RECIPE, EXPERT_FSDP, max_steps=2)
-    for way, steps in ((on(1), 1), (EXPERT, 2), (on(2, tensor=2), 1), (on(4, expert=2, data={"replicate": 2}), None)):
-        found = go(tmp_path, RECIPE, way, resume=str(found.run_dir), max_steps=steps)
+    found = go(tmp_path, RECIPE, ways[0], max_steps=2)
+    for way in ways[1:]:
+        found = go(tmp_path, RECIPE, way, resume=str(found.run_dir), max_steps=None if way is ways[-1] else 1)
         assert found.code == 0
     for kind in (StepDone, EvaluationDone):
         wanted = [event.loss if kind is StepDone else event.values for event in straight.of(kind)]

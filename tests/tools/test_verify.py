@@ -88,6 +88,7 @@ def test_enough_bugs_name_a_node_or_a_parameter() -> None:
         "sequence tensor x fsdp, 2 x 2 ranks, accumulation 2, masked, divided",
         "context x fsdp, 2 x 2 ranks, accumulation 2, masked, packed",
         "expert x fsdp, 2 x 2 ranks, accumulation 2, masked, moe",
+        "context x expert, 2 x 2 ranks, accumulation 2, masked, mixtral",
         "ddp, 2 ranks, accumulation 2, masked, optimizers",
         "fsdp, 2 ranks, accumulation 2, masked, packed",
     ],

@@ -143,7 +143,7 @@ class Moe(Layer):
             last = ParameterCut(0, (self.experts * inputs["x"].shape[-1],))
             cuts = {"experts.gate": inner, "experts.up": inner, "experts.down": last}
             return LayerCut(kind, cuts | ({f"{name}_bias": cut for name, cut in cuts.items()} if self.bias else {}))
-        return "its balance loss multiplies sums over all positions of a sample" if kind == "positions" else None
+        return LayerCut(kind, {}, whole=("balance",)) if kind == "positions" else None
 
     def products(self, use: Use) -> Iterable[Product]:
         """Yield the matrix products of the router, and of the experts that a position uses."""

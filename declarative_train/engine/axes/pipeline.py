@@ -28,7 +28,7 @@ from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
 if TYPE_CHECKING:
     from declarative_train.core.tensor_spec import TensorSpec
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.plan.layout import PipelinePlan
+    from declarative_train.plan.layout import LayoutPlan, PipelinePlan
     from declarative_train.plan.plan import Plan
 
 
@@ -121,7 +121,7 @@ class PipelineDriver:
         return self._runner.forward_path.by_name(chunk, outputs)
 
     def _make_schedule(self, plan: Plan, held: BuiltModel, place: MeshPosition) -> Any:
-        pipeline, parts = pipeline_of(plan), plan.layout.size("context")
+        pipeline, layout = pipeline_of(plan), plan.layout
         assert place.pipeline is not None
         if not plan.layout.is_sharded:
             for module in held.stages.values():
@@ -136,13 +136,13 @@ class PipelineDriver:
                     [each.piece.graph.inputs[name] for name in each.piece.wires_in],
                     input_dtypes(plan, each.stage),
                     self._rows_per_chunk,
-                    parts,
+                    layout,
                 ),
                 output_args=examples(
                     list(map(each.piece.graph.spec, each.piece.graph.outputs.values())),
                     output_dtypes(plan, each.stage, each.piece),
                     self._rows_per_chunk,
-                    parts,
+                    layout,
                 ),
                 group=place.pipeline.group,
             )
@@ -317,14 +317,15 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def examples(
-    specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int, parts: int
+    specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int, layout: LayoutPlan
 ) -> tuple[torch.Tensor, ...]:
-    """Return tensors without values from which torch learns shapes and dtypes of a stage's inputs or outputs, with one
-    of `parts` parts of the positions. Otherwise torch would run the stage on uninitialised memory to find them."""
-    shapes = [spec.shape if parts == 1 else (spec.shape[0] // parts, *spec.shape[1:]) for spec in specs]
+    """Return tensors without values from which torch learns shapes and dtypes of a stage's inputs or outputs on this
+    rank. Otherwise torch would run the stage on uninitialised memory to find them."""
     return tuple(
-        torch.empty((rows, *shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
-        for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True)
+        torch.empty(
+            (rows, *layout.shape_on_rank(spec.shape)), dtype=dtype, device="meta", requires_grad=spec.is_floating
+        )
+        for spec, dtype in zip(specs, dtypes, strict=True)
     )
 
 

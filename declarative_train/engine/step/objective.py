@@ -26,7 +26,7 @@ class Objective:
     """Loss terms of a plan, L of them, in the plan's order; `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        specs = tensor_specs(plan)
+        specs, whole = tensor_specs(plan), _whole_specs(plan)
         self._device = device
         self.terms: tuple[TermPlan, ...] = plan.objective.terms
         self.weights = tuple(term.weight for term in self.terms)
@@ -37,12 +37,17 @@ class Objective:
             for module, term in zip(self.modules, self.terms, strict=True)
         ]
         rows, parts = [module.items_per_row for module, *_ in self._calls], plan.layout.size("context")
+        # each rank of `context` has the whole of a value without positions, and adds its share to the sum over ranks
+        divided = [specs[term.input] != whole[term.input] for term in self.terms]
+        self._shares = [1.0 if each else 1 / parts for each in divided]
+        self._factors = torch.tensor(self._shares, dtype=torch.float64, device=device)
         # divisor of each term per whole row, if it does not depend on the values
-        self.items_per_row = None if None in rows else tuple(parts * each for each in cast(list[float], rows))
+        known = [None if each is None else parts * share * each for share, each in zip(self._shares, rows, strict=True)]
+        self.items_per_row = None if None in known else tuple(cast(list[float], known))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         """Return the sums of the L terms over a chunk, as scalars with an autograd graph."""
-        return tuple(
+        sums = (
             module.sum(
                 values[source],
                 None if target is None else values[target],
@@ -51,6 +56,7 @@ class Objective:
             )
             for module, source, target, mask in self._calls
         )
+        return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
         """Return (term, this rank's sum) for samples that were still waiting for the rest of their group at the end of
@@ -72,7 +78,7 @@ class Objective:
             for module, _, target, mask in self._calls
         ]
         # counts from the number of rows alone are on the CPU
-        return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
+        return torch.stack([count.to(self._device, non_blocking=True) for count in counts]) * self._factors
 
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
         """Return {`loss`: total, and `loss/<term>`: value if there are several terms}. A value None in `per_term` means
@@ -112,11 +118,16 @@ def as_run(plan: Plan) -> Plan:
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
     """Return shape and dtype, as they are on a rank, of all tensors that losses and metrics may name: fields, values
     computed from fields alone, outputs of the model."""
+    specs = _whole_specs(plan)
+    context = plan.layout.context
+    for name in () if context is None else (*context.names, *plan.graph.outputs):
+        specs[name] = replace(specs[name], shape=plan.layout.shape_on_rank(specs[name].shape))
+    return specs
+
+
+def _whole_specs(plan: Plan) -> dict[str, TensorSpec]:
+    """Return the same with all positions of a sample."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}
-    context, size = plan.layout.context, plan.layout.size("context")
-    for name in () if context is None else (*context.names, *plan.graph.outputs):
-        length, *rest = specs[name].shape
-        specs[name] = replace(specs[name], shape=(length // size, *rest))
     return specs

@@ -42,15 +42,15 @@ class StepRunner:
         self.objective = Objective(plan, judged)
         self.metrics = Metrics(plan, judged, training=True)
         self._read = frozenset(_names_read(plan))
+        self._counting = context.counting or ranks
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
-        self.scale = Scale(self.objective, context.dp_size, context.counting or ranks, judged, dtype)
+        self.scale = Scale(self.objective, context.dp_size, self._counting, judged, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
         self.observer: StepObserver = UNOBSERVED
         self._model = model
-        self._ranks = ranks
         for module in (model, self.objective.modules):
             attach(module, self.groups)
         self._end_step = any(hasattr(module, "take_pending") for module in model.modules())
@@ -100,7 +100,7 @@ class StepRunner:
         """Update running statistics (of batch norms) after the optimizer's update. `finite` false: the update was
         skipped."""
         if self._end_step:
-            end_step(self._model, self._ranks, finite)
+            end_step(self._model, self._counting, finite)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:

@@ -64,8 +64,8 @@ def positions_not_divided(span: Span, reason: str) -> Diagnostic:
 
     Finds: a `context` axis for a model or an objective that mixes the positions of a sequence, or whose sequences do
            not divide over the ranks.
-    Why:   each rank computes its positions alone, and only self-attention exchanges keys. A mean over positions, or a
-           convolution, would see a part of the sequence.
+    Why:   each rank computes its positions alone. Only self-attention exchanges keys, and `moe` sums for its balance
+           loss; a mean over positions, or a convolution, would see a part of the sequence.
     Diff:
     -   parallelism: {context: 2}
     +   parallelism: ddp

@@ -68,7 +68,7 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model. `nodes`: by name, in the order of the graph after `open_blocks`. `judged`: elements per
     sample that the losses read from memory; `scored`: the same with those of losses with `chunks`. `sums`: elements
-    that each node sums over the ranks of the `tensor` axis."""
+    that the ranks exchange in each node."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -115,13 +115,15 @@ class ModelFacts:
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
             exchanged, keys = Sums(sums.exchanges, sums.exchanges), Sums(sums.keys, sums.keys_back)
-            for each, size, stride, rounds in (
-                (sums, self.num_tensor_ranks, 1, 2),
-                (keys, self.num_context_ranks, self.num_tensor_ranks, 1),
-                (exchanged, self.num_expert_ranks, inner, 1),
+            balance = Sums(sums.balance, sums.balance)
+            for each, size, stride, sent in (
+                (sums, self.num_tensor_ranks, 1, 2 * width),
+                (keys, self.num_context_ranks, self.num_tensor_ranks, width),
+                (balance, self.num_context_ranks, self.num_tensor_ranks, 2 * PARAMETER_BYTES[self.precision]),
+                (exchanged, self.num_expert_ranks, inner, width),
             ):
                 found, near = self._kernels[node], max(1, self.devices_per_node // stride)
-                self._kernels[node] = with_sums(found, each, size, near, rounds * width)
+                self._kernels[node] = with_sums(found, each, size, near, sent)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
         """Return the part of a node's parameters on one of `num_shards` devices."""

@@ -19,18 +19,20 @@ from declarative_train.plan.plan import ParameterPlan
 class Sums:
     """Elements per sample that a node communicates, one number for each call, in forward and backward: sums over the
     ranks of `tensor`; rows exchanged between the ranks of `expert` (the same in both directions); keys and values
-    exchanged between the ranks of `context`."""
+    exchanged between the ranks of `context`, and sums for balance losses over these (the same in both directions)."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
     exchanges: tuple[int, ...] = ()
     keys: tuple[int, ...] = ()
     keys_back: tuple[int, ...] = ()
+    balance: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
         ahead, back = self.forward + other.forward, self.backward + other.backward
         keys, keys_back = self.keys + other.keys, self.keys_back + other.keys_back
-        return Sums(ahead, back, self.exchanges + other.exchanges, keys, keys_back)
+        balance = self.balance + other.balance
+        return Sums(ahead, back, self.exchanges + other.exchanges, keys, keys_back, balance)
 
 
 def divide_for_rank(
@@ -50,8 +52,8 @@ def divide_for_rank(
         parameters = tuple(made)
     if layout.context is not None:
         widening = 0 if layout.context.keys == "gathered" else 2 if precision in ("bf16", "fp16") else 1
-        for path, elements in _find_keys(graph, ""):
-            sums[path] = sums.get(path, Sums()) + _exchange_keys(elements, layout.size("context"), widening)
+        for path, exchanged in _find_exchanges(graph, "", layout.size("context"), widening):
+            sums[path] = sums.get(path, Sums()) + exchanged
     return graph, parameters, sums
 
 
@@ -65,15 +67,18 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
     return Sums(keys=(sent,) * (size - 1), keys_back=(sent,) * (size - 1) + (sent * widening,) * size)
 
 
-def _find_keys(graph: Graph, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield (layer of attention, elements of the keys and values of a sample)."""
+def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
+    """Yield (path of a layer, its exchanges between `size` ranks of `context`). `widening`: as in `_exchange_keys`."""
     known = graph.specs()
     for node in graph.nodes:
+        path, component = f"{prefix}{node.name}", node.component or {}
         if node.graph is not None:
-            yield from _find_keys(node.graph, f"{prefix}{node.name}.")
-        elif (node.component or {}).get("type") == "self_attention":
+            yield from _find_exchanges(node.graph, f"{path}.", size, widening)
+        elif component.get("type") == "self_attention":
             _, kv_heads, head_width = _head_sizes(node, known)
-            yield f"{prefix}{node.name}", 2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width
+            yield path, _exchange_keys(2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width, size, widening)
+        elif component.get("type") == "moe":  # parts, scores and number of positions, of whole samples on each rank
+            yield path, Sums(balance=((2 * int(str(component["experts"])) + 1) * size,))
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:

@@ -196,6 +196,19 @@ def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, mac
     return _exchanges("keys and values", elements, placement.positions, model, placement, machine)
 
 
+def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the sums for balance losses over ranks that divide positions, in forward and backward of all
+    microbatches."""
+    elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].balance] * 2
+    group = placement.positions
+    if group.size < 2 or not elements:
+        return []
+    width = PARAMETER_BYTES[model.precision]  # the scores of experts are never in half precision
+    sent = 2 * (group.size - 1) / group.size * sum(elements) * width * placement.rows * placement.num_microbatches
+    calls = len(elements) * placement.num_microbatches
+    return [_transfer("balance of experts, all-reduce", sent, calls, group, placement, machine)]
+
+
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the exchanges of rows between the ranks that divide experts, in forward and backward of all microbatches,
     if all experts are used equally."""
@@ -220,7 +233,7 @@ def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, m
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 
-IN_LAYERS = (tensor_sums, key_exchanges, expert_exchanges)
+IN_LAYERS = (tensor_sums, key_exchanges, balance_sums, expert_exchanges)
 KINDS = (gathers, reductions, dp_transfers, messages, layer_exchanges)
 
 

@@ -54,6 +54,11 @@ class ContextRanks:
         its own positions, summed over the ranks."""
         return exchange(x, self._gather, self._sum)
 
+    def add(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over the ranks. In the backward, the gradients of the ranks are summed: each rank uses
+        the sum for its own part of the loss."""
+        return exchange(x, self._peers.sum, self._peers.sum)
+
     def gather_words(self, x: Tensor) -> Tensor:
         """Return all positions (B, T, ...) of a tensor of integers or booleans, given those of each rank."""
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.context import ContextRanks
 from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.components.layers.modules.grouped import multiply_groups, permute_rows, repeat_rows
@@ -66,6 +67,7 @@ class MoeModule(nn.Module):
         self.experts = ExpertsModule(routing.num_experts, width, kind, dtype)
         self.ranks: TensorRanks | None = None
         self.peers: ExpertRanks | None = None
+        self.context: ContextRanks | None = None
         self.pending: Tensor | None = None
         self.bias: Tensor | None
         if routing.bias_rate is None:
@@ -147,12 +149,17 @@ class MoeModule(nn.Module):
             scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
         E, K = self.routing.num_experts, self.routing.top_k
         scores_BTE, used_BTE = scores_NE.view(B, -1, E), used_NE.view(B, -1, E)
-        if mask is None:
+        if mask is None and self.context is None:
             parts_BE, means_BE = used_BTE.mean(1), scores_BTE.mean(1)
         else:
-            counts = mask.reshape(B, -1, 1).to(scores_NE.dtype)
-            total = counts.sum(1).clamp(min=1)
-            parts_BE, means_BE = (used_BTE * counts).sum(1) / total, (scores_BTE * counts).sum(1) / total
+            counts = (
+                torch.ones_like(scores_BTE[..., :1]) if mask is None else mask.reshape(B, -1, 1).to(scores_NE.dtype)
+            )
+            sums = [(used_BTE * counts).sum(1), (scores_BTE * counts).sum(1), counts.sum(1)]
+            if self.context is not None:  # the other positions of the samples are on other ranks
+                sums = list(torch.split(self.context.add(torch.cat(sums, -1)), [E, E, 1], -1))
+            total = sums[2].clamp(min=1)
+            parts_BE, means_BE = sums[0] / total, sums[1] / total
         return (parts_BE * means_BE).sum(-1) * (E / K)
 
     @torch.no_grad()
