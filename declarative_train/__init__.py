@@ -68,7 +68,9 @@ def __getattr__(name: str) -> Any:
     elif name in _PLACES:
         found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     else:
-        raise AttributeError(f"module {__name__} has no attribute {name}")
+        from declarative_train.app.api.hints import no_attribute
+
+        raise no_attribute(__name__, name, __all__)
     globals()[name] = found
     return found
 

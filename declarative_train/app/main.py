@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 
 from declarative_train.app.termination import TerminatedError, signals_raise
-from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_rest
+from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_options, hint_on_rest
 from declarative_train.core.machine import most_open_files, shortage
 from declarative_train.core.packs import Command, PackError, find_packs
 from declarative_train.run.standard_streams import outlive_readers, write_any_character
@@ -102,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == asked:
             module = command_module(name)
             module.add_arguments(command)
+            command.hint = hint_on_options(asked, words)
             command.set_defaults(run=module.run)
     if words[:1] and words[0] not in commands_by_name:
         parser.hint = hint_on_command(words, list(commands_by_name))
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, rest = parser.parse_known_args(words)
         if rest:
             named = commands.choices[args.command]
-            named.hint = hint_on_rest(args.command, rest, words)
+            named.hint = named.hint or hint_on_rest(args.command, rest, words)
             named.error(f"nothing here takes {' '.join(rest)}")
     except SystemExit as stop:
         return int(stop.code or 0)

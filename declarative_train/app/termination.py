@@ -31,9 +31,12 @@ def signals_raise() -> Iterator[None]:
 
     Code between this function and the interrupted line may convert the exception (C code that is being imported does)
     or drop it. So any exception that leaves the block after a signal becomes TerminatedError, and the signal is
-    repeated until the block ends or a run handles it."""
+    repeated until the block ends or a run handles it. SIGINT raises KeyboardInterrupt as usual, and is not repeated,
+    since some commands end their work on it; an exception made of it becomes KeyboardInterrupt again."""
     is_main_thread = threading.current_thread() is threading.main_thread()
-    taken = [number for number in SIGNALS if is_main_thread and signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    taken = [number for number, handler in before.items() if handler in usual]
     own = os.getpid()
     repeats: list[threading.Timer] = []
     received: list[int] = []
@@ -44,6 +47,8 @@ def signals_raise() -> Iterator[None]:
             os.kill(os.getpid(), number)
             return
         received.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         repeats.append(threading.Timer(AGAIN_S, os.kill, (own, number)))
         repeats[-1].daemon = True
         repeats[-1].start()
@@ -52,7 +57,7 @@ def signals_raise() -> Iterator[None]:
     def forget() -> None:
         for number in taken:
             if signal.getsignal(number) is terminate:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, before[number])
 
     for number in taken:
         signal.signal(number, terminate)
@@ -62,7 +67,7 @@ def signals_raise() -> Iterator[None]:
         yield
     except Exception:
         if received:
-            raise TerminatedError(received[0]) from None
+            raise (KeyboardInterrupt if received[0] == signal.SIGINT else TerminatedError(received[0])) from None
         raise
     finally:
         for repeat in repeats:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 COMMANDS_ELSEWHERE = {
     **dict.fromkeys(("train", "fit", "start", "launch", "exec"), "run"),
-    **dict.fromkeys(("test", "eval", "score"), "evaluate"),
+    **dict.fromkeys(("test", "eval", "score", "val"), "evaluate"),
     **dict.fromkeys(("check", "validate"), "lint"),
     **dict.fromkeys(("infer", "inference", "apply"), "predict"),
     **dict.fromkeys(("new", "create"), "init"),
@@ -22,6 +22,18 @@ COMMANDS_ELSEWHERE = {
     "diff": "compare",
     "dataset": "data",
     "resume": "run RECIPE --resume",
+}
+_INPUT = dict.fromkeys(("--source", "--data", "--input", "--file", "--from"), "the rows follow the run: `RUN FILE`")
+OPTIONS_ELSEWHERE: dict[str, dict[str, str]] = {  # by command
+    "init": {
+        **dict.fromkeys(("--data", "--source", "--csv", "--input", "--file"), "its name here is `--from`"),
+        **dict.fromkeys(
+            ("--label", "--y", "--target-column", "--label-column", "--class"), "its name here is `--target`"
+        ),
+    },
+    "evaluate": dict.fromkeys(("--source", "--input", "--file", "--from", "--test"), "its name here is `--data`"),
+    "export": dict.fromkeys(("--format", "--type", "--as"), "its name here is `--to`"),
+    "predict": _INPUT | dict.fromkeys(("--out", "--save", "--csv"), "its name here is `-o`"),
 }
 OF_RECIPES = frozenset({"data", "lint", "plan", "run", "show", "sweep", "trace"})
 _YAML = (".yaml", ".yml")
@@ -57,6 +69,12 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
     return None if close is None else f"did you mean `dtrain {close}`?"
 
 
+def hint_on_options(command: str | None, words: Sequence[str]) -> str | None:
+    """Return a hint on the first option that another tool has; None if there is none."""
+    known = OPTIONS_ELSEWHERE.get(command or "", {})
+    return next((known[name] for name in (word.partition("=")[0] for word in words) if name in known), None)
+
+
 def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -> str | None:
     """Return a hint on the arguments of `command` that were not understood (`rest`); None if there is no hint. `words`:
     all arguments."""
@@ -76,17 +94,7 @@ def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -
     if typed is None:
         return None
     value = typed[2] if typed[2] is not None else rest[1] if first.startswith("-") and len(rest) > 1 else "..."
-    path = typed[1] if "." in typed[1] else _path_of(typed[1].replace("-", "_"))
+    from declarative_train.recipe.hints.key_places import path_of_word
+
+    path = typed[1] if "." in typed[1] else path_of_word(typed[1].replace("-", "_"))
     return None if path is None else f"set values of the recipe with `--set {path}={value}`"
-
-
-def _path_of(name: str) -> str | None:
-    """Return the dotted path of a key of recipes, also for the name that another framework has for it; the shortest of
-    several; None if unknown."""
-    from declarative_train.recipe.hints.aliases import KEYS
-    from declarative_train.recipe.hints.key_places import paths_of
-
-    for word in (*KEYS.get(name, ()), name):
-        if places := paths_of(word):
-            return ".".join(part for part in (places[0], word) if part)
-    return None

@@ -32,7 +32,7 @@ from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.fields import RowConverter, picture_column
+from declarative_train.inference.fields import RowConverter, columns_of_folder
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import InputChunk, InputError
 from declarative_train.inference.ranks import run_ranks
@@ -345,7 +345,7 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """Return a function for the batches of new rows, which are converted to fields as in the run. The rows can be read
     only once."""
-    rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
+    rows = open_input(data, trained.plan.data.source, names=columns_of_folder(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
     fields = RowConverter(trained.plan.data, [spec.name for spec in specs], rows, shown)

@@ -71,10 +71,15 @@ class RowConverter:
             yield part, values | self._pictures.make(read, part)
 
 
-def picture_column(data: DataSpec) -> str:
-    """Return the name of the column that holds image files: the one that all fields `type: image` read."""
-    columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
-    return columns.pop() if len(columns) == 1 else "image"
+def columns_of_folder(data: DataSpec) -> dict[str, str]:
+    """Return the run's names for the columns of a folder of class folders: `image` is the column that all fields
+    `type: image` read, `label` that of all fields `type: category`."""
+    found = {}
+    for column, kind in (("image", "image"), ("label", "category")):
+        read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}
+        if len(read) == 1:
+            found[column] = read.pop()
+    return found
 
 
 def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
@@ -217,13 +222,15 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
     """Return a column as a numpy array of the kind that tables return: numbers, bool, or text as objects. Missing
     values are nan or None."""
+    import pyarrow as pa
+
     values = chunk.columns[name]
+    if want == "number" and isinstance(values, np.ndarray) and values.dtype == object:
+        values = pa.array(values, pa.string())  # names of folders
     if isinstance(values, np.ndarray):
         if want == "text" and values.dtype != object:
             return np.asarray([None if value != value else str(value) for value in values.tolist()], object)
         return values
-    import pyarrow as pa
-
     from declarative_train.components.datasets.arrow_columns import describe, to_numpy
 
     if pa.types.is_dictionary(values.type):

@@ -18,7 +18,7 @@ import numpy as np
 from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import RunFailure
 from declarative_train.inference.answers import PredictedOutputs, choose_outputs, columns, to_arrow
-from declarative_train.inference.fields import picture_column
+from declarative_train.inference.fields import columns_of_folder
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
@@ -148,7 +148,7 @@ class FileSamples:
         self._arguments = (data, names, files, batch_rows, keep, title)
         self._samples: Samples
         if data.window is None:
-            rows = open_input(files, data.source, title, picture_column(data))
+            rows = open_input(files, data.source, title, columns_of_folder(data))
             self._samples = RowSamples(data, names, rows, batch_rows, _all(keep, rows.names))
         else:
             table, named = table_of(files, data.source, title)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,14 +37,17 @@ _CHUNK_VALUES = 1 << 22
 
 
 def open_input(
-    paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None, picture: str = "image"
+    paths: str | Sequence[str],
+    source: Mapping[str, object],
+    title: str | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Input:
     """Return the rows of files (paths, globs or URLs, in order), of a folder of images, or of a csv on standard input
     (`-`).
 
     `source`: the source of the run, which decides the format if a file's name does not, and the dialect of csv files.
-    `title`: the name of a single csv in messages. `picture`: the name of the column for image files. Raises UsageError
-    and InputError."""
+    `title`: the name of a single csv in messages. `names`: other names for the columns of a folder or of
+    image files. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = format_path(given[0]) if len(given) == 1 else f"{format_path(given[0])} and {len(given) - 1} more"
@@ -56,7 +60,7 @@ def open_input(
         if kind is None:
             hint = "name the files of a table, such as with a glob: 'new/*.csv'"
             raise UsageError(f"{title} is a folder without pictures; help: {hint}")
-        return _open_table(kind, given, source, given, title, picture)
+        return _open_table(kind, given, source, given, title, names)
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
@@ -68,19 +72,24 @@ def open_input(
         return csv_input(files, titled or title, source, titled)
     if kind == "jsonl":
         return jsonl_input(files, title)
-    return _open_table(kind, files, source, files, title, picture)
+    return _open_table(kind, files, source, files, title, names)
 
 
 def _open_table(
-    kind: str, paths: Sequence[str], source: Mapping[str, object], files: Sequence[str], title: str, picture: str
+    kind: str,
+    paths: Sequence[str],
+    source: Mapping[str, object],
+    files: Sequence[str],
+    title: str,
+    names: Mapping[str, str],
 ) -> Input:
     """Return the rows of files whose format (`kind`) has a table class. Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
-    column = DATASETS[kind].files_column
-    called = None if column is None else {column: picture}
+    has_files = DATASETS[kind].files_column is not None
+    called = {name: new for name, new in names.items() if has_files and name in table.columns}
     return _table_input(table, files, title, is_array=kind == "npy", called=called)
 
 

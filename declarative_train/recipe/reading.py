@@ -19,6 +19,7 @@ from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.hints.aliases import letters, type_here
+from declarative_train.recipe.hints.relocated_keys import IN_SECTIONS, hint_for
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import KINDS, Child, children_of, table, validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, to_value
@@ -34,7 +35,7 @@ def read(
     """Return the section read from a node, or None and its errors. `where`: dotted path of the section. `at`: span at
     which missing keys are reported."""
     if not isinstance(node, Mapping):
-        hint = _as_mapping(model, node) or _with_keys(model)
+        hint = _as_mapping(model, node) or _with_keys(model) or hint_for("name", f"`{where}`")
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
     own, children = node, _Children()
     if model.inline is not None:
@@ -81,6 +82,10 @@ def read_component(
     if name is None:
         anyones = {key for each in known.values() for key in recipe_keys(each)} | set(others)
         missing = missing_key(at, "type", f"`{where}`", " | ".join([*sorted(known)[:4], "..."]))
+        hints = IN_SECTIONS.get(f"`{word}`", {})
+        foreign = ((entry.key.span, entry.name, hints.get(entry.name)) for entry in node)
+        if found := [unknown_key(at, key, f"`{where}`", anyones, hint) for at, key, hint in foreign if hint]:
+            return None, found
         nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
         return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
     if not isinstance(name, Scalar) or not isinstance(name.value, str):
@@ -178,6 +183,9 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     values: dict[str | int, object] = {}
     diagnostics: list[Diagnostic] = []
     for key, item, span in _items(node):
+        if (hint := IN_SECTIONS.get(f"`{where}`", {}).get(str(key)) if child.holder is dict else None) is not None:
+            diagnostics.append(unknown_key(span, str(key), f"`{where}`", (), hint))
+            continue
         values[key], found = _read_one(child, item, f"{where}.{key}", span)
         diagnostics += found
     return (values if child.holder is dict else tuple(values.values())), diagnostics

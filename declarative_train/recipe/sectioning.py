@@ -22,7 +22,7 @@ from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.hints.aliases import letters
 from declarative_train.recipe.hints.key_places import home_in_axes, home_of
 from declarative_train.recipe.hints.misspelt_sections import is_misspelt
-from declarative_train.recipe.hints.relocated_keys import MODES
+from declarative_train.recipe.hints.relocated_keys import MODES, hint_for
 from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
@@ -154,7 +154,9 @@ class Sectioning:
 
     def _model(self, node: Node, at: Span) -> None:
         if not isinstance(node, Mapping):
-            self.diagnostics.append(wrong_type(node.span, "model", describe_node(node), "a mapping"))
+            self.diagnostics.append(
+                wrong_type(node.span, "model", describe_node(node), "a mapping", hint_for("name", "`model`"))
+            )
             return
         self._take("model", *read(ModelSection, node.without(("parameters",)), "model", at, home_of))
         if self.is_part:

@@ -124,6 +124,11 @@ class _Explainer:
         if named and self.value and self.value[0] in "*&!%@`|>-" and self.at >= self.value_start - 1:
             first = "a backtick" if self.value[0] == "`" else f"`{self.value[0]}`"
             return self._quote_value(f"begins with {first}")
+        if "alphabetic or numeric" in problem and self.lines.text[self.at - 1] in "*&":  # `[*]`, `{columns: *}`
+            begin, end = lexing.flow_value(self.line, self.at - 1 - self.start)
+            span = self._span(self.start + begin, self.start + end)
+            what, quoted = f"begins with `{self.line[begin]}`", lexing.quote(self.line[begin:end])
+            return Explanation(unquoted_text(span, what, quoted), (self.start + begin, self.start + end))
         return self._plain()
 
     def _false_space(self) -> Explanation | None:

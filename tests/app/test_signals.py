@@ -66,9 +66,11 @@ import os, signal, sys, time
 from declarative_train.app.commands import run
 from declarative_train.app.main import main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def import_for_long(*_):
     try:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), getattr(signal, sys.argv[3]))
         time.sleep(60)
     except BaseException:
         if sys.argv[1] == "other error":
@@ -80,10 +82,20 @@ sys.exit(main(["run", sys.argv[2]]))
 """
 
 
-@pytest.mark.parametrize("fate", ["other error", "dropped"])
-def test_a_signal_during_an_import_is_told_in_one_line(fate: str) -> None:
+@pytest.mark.parametrize(
+    ("fate", "name", "word", "code"),
+    [
+        ("other error", "SIGTERM", "terminated", 143),
+        ("dropped", "SIGTERM", "terminated", 143),
+        ("other error", "SIGINT", "interrupted", 130),
+    ],
+)
+def test_a_signal_during_an_import_is_told_in_one_line(fate: str, name: str, word: str, code: int) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", TERMINATED_WHILE_IMPORTING, fate, DIGITS], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", TERMINATED_WHILE_IMPORTING, fate, DIGITS, name],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    assert ended.stderr == "dtrain: terminated\n"
-    assert ended.returncode == 143
+    assert ended.stderr == f"dtrain: {word}\n"
+    assert ended.returncode == code

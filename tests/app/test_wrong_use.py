@@ -64,7 +64,15 @@ export RUN --to pickle                      2  invalid choice: 'pickle'
 export RUN --to safetensors -o t.csv        2  t.csv is a file
 generate RUN --prompt a                     2  was trained on csv and not on text
 generate RUN --prompt a --temperature hot   2  hot is not 0 or more
-init t.csv                                  2  t.csv exists already
+init t.csv                                  2  `dtrain init --from t.csv --target COLUMN`
+init recipe.yaml                            2  recipe.yaml exists already
+init --data t.csv --target a                2  its name here is `--from`
+init --from t.csv --label a                 2  its name here is `--target`
+predict RUN --source t.csv                  2  the rows follow the run
+predict RUN t.csv --output a.csv            2  `-o a.csv` writes to it
+export RUN --format onnx                    2  its name here is `--to`
+val RUN                                     2  help: `dtrain evaluate`
+lint folder                                 2  `dtrain init --from folder`
 init --from recipe.yaml --target a          2  its name does not tell the format
 init --from t.csv                           2  give the column to predict
 run recipe.yaml --set training.epochs 3     2  `--set training.epochs=3`

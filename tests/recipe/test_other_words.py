@@ -31,10 +31,17 @@ WORDS = {  # of other tools, by the section in which they are looked for
         num_workers dataloader_num_workers report_to loss criterion metrics loss_fn label_smoothing
         label_smoothing_factor ema_decay swa devices accelerator strategy num_gpus ddp fsdp deepspeed
         sync_batchnorm limit_train_batches overfit_batches fast_dev_run dropout freeze lora train_on_inputs
+        opt solver sched lr0 max_iter n_iter_no_change early_stopping_rounds tol warm_start verbose n_jobs
+        max_lr fit_one_cycle one_cycle freeze_epochs unfreeze save_best_only load_best_model_at_end
+        restore_best_weights smoothing model_ema batch bs imgsz img_size target_size mixup cutmix mixup_alpha
+        cutmix_alpha degrees rotation_range fliplr hflip horizontal_flip flipud vflip aa auto_augment reprob
+        erasing hsv_h hsv_s hsv_v color_jitter brightness_range translate width_shift_range zoom_range
+        crop_pct mosaic perspective shear rescale stratify validation_split valid_pct test_size
     """,
     "data": """
         dataset train train_data val val_data validation_data test_data path file files name val_split
         validation_split test_size batch_size shuffle_buffer num_workers pin_memory drop_last prefetch_factor
+        item_tfms batch_tfms tfms cont_names cat_names num_cols cat_cols numeric_features procs val_size valid_pct
         persistent_workers collate_fn transform augmentation augmentations features feature_columns inputs input
         target label labels target_column label_column columns usecols tokenizer max_length max_seq_length
         seq_length sequence_len sample_packing normalize mean std image_size root sampler weights streaming
@@ -69,14 +76,21 @@ WORDS = {  # of other tools, by the section in which they are looked for
         wandb tensorboard mlflow log_dir logdir project every_n_steps interval logger report_to level
     """,
     "evaluation": """
-        every_n_epochs eval_steps interval metrics num_samples limit val_sets strategy steps
+        every_n_epochs eval_steps interval metrics num_samples limit val_sets strategy steps monitor
     """,
     "objective": """
         criterion loss_fn metric weight name label target class_weights
     """,
 }
-# those of a field `image` are for keys of one component, which the words below are not
-PLACED = [hint for name, section in IN_SECTIONS.items() if name != "`image`" for hint in section.values()]
+IN_COMPONENTS = (
+    "`category`",
+    "`csv`",
+    "`data.split`",
+    "`image`",
+    "`tensor`",
+    "`transform`",
+)  # in test_first_mistakes.py
+PLACED = [hint for name, section in IN_SECTIONS.items() if name not in IN_COMPONENTS for hint in section.values()]
 ALL_HINTS = (*NOTES.values(), *ANYWHERE.values(), *PLACED)
 TABLES = (DATASETS, FIELDS, LAYERS, LOSSES, LR_SCHEDULES, METRICS, OPTIMIZERS, TRANSFORMS)
 

@@ -21,6 +21,7 @@ from declarative_train.app.api.compiling import (
 )
 from declarative_train.app.api.diagnostics import Diagnostics
 from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError, of_recipe
+from declarative_train.app.api.hints import explain_keywords, no_attribute
 from declarative_train.app.api.overrides import overrides
 from declarative_train.core.diagnostics.render import arrange
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 
 
+@explain_keywords
 def load(
     path: str | os.PathLike[str] | Mapping[str, object],
     *,
@@ -107,6 +109,7 @@ class Recipe:
             raise self._why_not(compiled)
         return PlanView(compiled.plan, Diagnostics(without_ignored(compiled), compiled.texts))
 
+    @explain_keywords
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
@@ -117,6 +120,11 @@ class Recipe:
         DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) stops the
         run after the current step, with a checkpoint; a second interrupt raises KeyboardInterrupt."""
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute("Recipe", name, dir(type(self)))
 
     def _compile(self, plugins: bool) -> CompileResult:
         return compile_loaded(read_recipe(self.path, self._overrides, texts=self._texts, plugins=plugins))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.app.api.display import text_html
 from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
+from declarative_train.app.api.hints import no_attribute
 from declarative_train.app.api.tables import Table, as_table, columns_of, epoch_rows, step_rows
 from declarative_train.app.records.record import Record, State, is_run, read_record
 from declarative_train.core.names import EVENTS
@@ -177,6 +178,11 @@ class Run:
             raise DtrainError("no installed pack exports models", exit_code=WRONG_USE)
         with _convert_errors():
             return export(self.trained(), to, folder, outputs=outputs, numbers=inputs, dtype=dtype)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute("Run", name, dir(type(self)))
 
     def __repr__(self) -> str:
         record = self.record

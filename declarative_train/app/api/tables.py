@@ -51,9 +51,14 @@ def columns_of(rows: object) -> pa.Table:
         if isinstance(rows, Mapping):
             return pa.table({str(name): values for name, values in rows.items()})
         if isinstance(rows, list | tuple):
+            if any(not isinstance(row, Mapping) for row in rows):
+                raise TypeError("each row of a list is a mapping, such as `{'age': 30, 'visits': 4}`")
             return pa.Table.from_pylist(list(rows))
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DtrainError(f"these rows are not a table: {error}", exit_code=WRONG_USE) from None
+    if type(rows).__name__ in ("ndarray", "Tensor"):
+        hint = "; help: name its columns: `pd.DataFrame(ROWS, columns=['age', 'visits'])`"
+        raise DtrainError(f"rows have named columns, and a {type(rows).__name__} has none{hint}", exit_code=WRONG_USE)
     wanted = "a DataFrame, a Series of one row, a pyarrow Table, a mapping of columns, a list of rows or a path"
     raise DtrainError(f"rows must be {wanted}, not a {type(rows).__name__}", exit_code=WRONG_USE)
 

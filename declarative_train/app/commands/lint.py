@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if not files:
         print(f"dtrain: no recipe below {', '.join(args.paths)}{_text_of_skipped(num_skipped)}", file=sys.stderr)
+        print(f"help: `dtrain init --from {args.paths[0]}` writes one for a folder of pictures", file=sys.stderr)
         return 2
     selection = Selection.parse(select=args.select, ignore=args.ignore)
     rules = {}

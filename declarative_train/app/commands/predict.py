@@ -44,10 +44,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _predict(args: argparse.Namespace) -> int:
     from declarative_train.inference.predict import Prediction
-    from declarative_train.inference.writing import STDOUT, kind_of, write
+    from declarative_train.inference.trained import UsageError
+    from declarative_train.inference.writing import KINDS, STDOUT, kind_of, write
 
     check_started_alone("predict")
     kind_of(args.out)
+    if (file := next((name for name in args.output if name.rpartition(".")[2] in KINDS), None)) is not None:
+        raise UsageError(f"--output names a node of the model, and {file} is a file; help: `-o {file}` writes to it")
     trained = open_named_run(args)
     prediction = Prediction(
         trained, outputs=args.output, batch_size=args.batch_size, device=args.device, ranks=args.ranks

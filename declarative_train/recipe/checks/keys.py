@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.recipe.hints.aliases import NOT_BUILT, letters, replace_word, type_here
+from declarative_train.recipe.hints.aliases import hint_on_type, replace_word, type_here
 
 
 def unknown_key(
@@ -109,10 +109,9 @@ def unknown_type(
     if word is not None:
         hint, fixes = f"its name here is `{word}`", replace_word(span, name, word)
     else:
-        hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
-        fixes = (
-            () if letters(name) in NOT_BUILT else suggest_fix(span, name, names, closed=nearest(name, names) not in own)
-        )
+        here = hint_on_type(name, names)
+        hint = here or help or did_you_mean(name, names)
+        fixes = () if here else suggest_fix(span, name, names, closed=nearest(name, names) not in own)
     return error("S005", span, f"there is no {kind} `{name}`", hint, fixes=fixes, rests_on=rests_on)
 
 

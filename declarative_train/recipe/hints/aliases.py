@@ -5,6 +5,7 @@ Over 440 lines because it is one table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from declarative_train.core.diagnostics.diagnostic import Fix
@@ -191,11 +192,39 @@ KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
     "window_size": ("length",),
     "y_pred": ("input",),
     "y_true": ("target",),
+    "hidden_layer_sizes": ("hidden",),
+    "hidden_sizes": ("hidden",),
+    "layer_sizes": ("hidden",),
+    "learning_rate_init": ("lr",),
+    "lr0": ("lr",),
+    "eta": ("lr",),
+    "num_classes": ("classes", "out_features"),
+    "out_features": ("classes",),
+    "handle_unknown": ("unknown",),
+    "n_outputs": ("out_features",),
+    "num_outputs": ("out_features",),
+    "opt": ("optimizer",),
+    "solver": ("optimizer",),
+    "sched": ("lr_schedule",),
+    "batch": ("global_batch_size",),
+    "model_name": ("name",),
+    "max_iter": ("epochs",),
+    "n_epoch": ("epochs",),
+    "l2": ("weight_decay",),
+    "reg_lambda": ("weight_decay",),
+    "item_tfms": ("transforms",),
+    "batch_tfms": ("transforms",),
+    "tfms": ("transforms",),
+    "drop_rate": ("dropout", "p"),
+    "na_filter": ("missing_values",),
 }
 OTHERWISE = {  # the word here, whose value is another
     "amp": ("precision", "a word: `precision: bf16`"),
     "check_val_every_n_epoch": ("every", "with its unit: `every: 1 epoch`"),
     "drop_last": ("last_batch", "a word: `last_batch: drop`"),
+    "alpha": ("weight_decay", "the alpha of scikit-learn"),
+    "early_stopping": ("early_stop", "with its rule: `{metric: validation/loss, mode: min, patience: 5 epochs}`"),
+    "patience": ("early_stop", "with its rule: `{metric: validation/loss, mode: min, patience: 5 epochs}`"),
     "eta_min": ("min_factor", "a part of the lr: `min_factor: 0.1`"),
     "eval_steps": ("every", "with its unit: `every: 500 steps`"),
     "every_n_epochs": ("every", "with its unit: `every: 1 epoch`"),
@@ -244,7 +273,7 @@ NOTES = {  # words without a key: what to write instead, or that there is no suc
     **dict.fromkeys(("augment", "augmentation", "augmentations", "transform"), _TRANSFORMS),
     "bf16": "write `training.precision: bf16`",
     **dict.fromkeys(("cross_validation", "cv", "folds", "k_fold", "kfold", "n_splits", "num_folds"), _NO_FOLDS),
-    "callbacks": "there are no callbacks; see `early_stop`, `checkpoint.best`, `evaluation` and `logging`",
+    "callbacks": "there are no callbacks; see `training.early_stop`, `checkpoint.best`, `evaluation` and `logging`",
     "fp16": "write `training.precision: fp16`",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
     "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` sets where numbers go",
@@ -300,7 +329,22 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "bce": ("bce_with_logits",),
     "binarycrossentropy": ("bce_with_logits",),
     "categorical": ("category",),
+    "categoricalaccuracy": ("accuracy",),
     "categoricalcrossentropy": ("cross_entropy",),
+    "binaryaccuracy": ("accuracy",),
+    "sparsecategoricalaccuracy": ("accuracy",),
+    "errorrate": ("accuracy",),  # 1 - it
+    "readcsv": ("csv",),
+    "readjson": ("jsonl",),
+    "readparquet": ("parquet",),
+    "readsql": ("sqlite",),
+    "readfeather": ("arrow",),
+    "ordinal": ("category",),
+    "numeric": ("tensor",),
+    "continuous": ("tensor",),
+    "datetime": ("date",),
+    "fliplr": ("random_flip",),
+    "autoaugment": ("rand_augment",),
     "conv": ("conv2d",),
     "convtranspose": ("conv_transpose2d",),
     "cosineannealing": ("cosine",),
@@ -331,6 +375,11 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "maxpooling2d": ("max_pool2d",),
     "meanaverageprecision": ("average_precision",),
     "meanabsoluteerror": ("mae", "l1"),
+    "meanabsolutepercentageerror": ("mape",),
+    "negmeanabsoluteerror": ("mae",),
+    "negmeansquarederror": ("mse",),
+    "negrootmeansquarederror": ("rmse",),
+    "rootmeansquarederror": ("rmse",),
     "meansquarederror": ("mse",),
     "mha": ("self_attention",),
     "mla": ("latent_attention",),
@@ -370,6 +419,15 @@ NOT_BUILT = {  # types that people look for; what to do instead
     **dict.fromkeys(("totensor", "toimage", "piltotensor"), "not needed: pictures become float32 (C, H, W), 0 to 1"),
     **dict.fromkeys(("excel", "xlsx", "xls"), "save the table as CSV UTF-8, or as Parquet, and use that source"),
     "confusionmatrix": "not a number: `dtrain evaluate RUN` prints it, and TensorBoard shows it",
+    **dict.fromkeys(
+        ("input", "inputlayer", "inputspec"), "a model has no such node: the first node names its field, `input: FIELD`"
+    ),
+    **dict.fromkeys(
+        ("readexcel", "readpickle", "pickle", "pkl"), "save the table with pandas, `to_parquet`, and use that"
+    ),
+    **dict.fromkeys(("stringlookup", "integerlookup", "categoryencoding"), "a field `category` numbers the values"),
+    **dict.fromkeys(("robustscaler", "maxabsscaler"), "`normalize: standard` or `minmax` of a field `tensor`"),
+    "simpleimputer": "`missing: mean` of a field `tensor`",
     "feather": "the source `arrow` reads .feather files",
     "transformer": "write its layers as a block, or take a shipped one: `gpt`, `llama`, `vit`",
     "transformerdecoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `gpt`",
@@ -405,7 +463,31 @@ EQUAL = frozenset(  # words that mean the same there and take the same value, so
         *("fullyshardeddataparallel", "glorotnormal", "glorotuniform", "kaiming", "xavier"),
     }
 )
-_ENDS = ("", "loss", "score", "lr", "layer", "optimizer", "dataset")  # of class names: CrossEntropyLoss, F1Score
+_ENDS = (
+    "",
+    "loss",
+    "score",
+    "lr",
+    "layer",
+    "optimizer",
+    "dataset",
+    "macro",
+    "micro",
+    "weighted",
+)  # of class names: CrossEntropyLoss, F1Score
+
+
+_OF_TIMM = re.compile(
+    "(efficientnet|convnext|mobilenet|regnet|densenet|vgg|swin|deit|inception|xception|resnext|wideresnet|seresnet|ghostnet"
+    "|mixer|beit|nfnet|hrnet|maxvit|coatnet|squeezenet|mnasnet|vit(tiny|small|base|large|huge))"
+)
+
+
+def hint_on_type(name: str, known: Collection[str]) -> str | None:
+    """Return what to write in place of a type that is not here; None if there is no hint."""
+    if "timm" in known and _OF_TIMM.match(letters(name)):
+        return f"`{{type: timm, name: {name}}}` is a model of the library timm"
+    return NOT_BUILT.get(letters(name))
 
 
 def type_here(name: str, known: Collection[str]) -> str | None:

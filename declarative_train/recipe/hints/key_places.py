@@ -42,6 +42,15 @@ def paths_of(word: str) -> list[str]:
     return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 
+def path_of_word(name: str) -> str | None:
+    """Return the dotted path of a key of recipes, also for the name that another framework has for it; the shortest of
+    several; None if unknown."""
+    for word in (*ALIASES.get(name, ()), name):
+        if places := paths_of(word):
+            return ".".join(part for part in (places[0], word) if part)
+    return None
+
+
 def _keys() -> Iterator[tuple[str, str]]:
     """Yield (section, key) for every key of the language except those of nodes."""
     yield from _of(Top, "")

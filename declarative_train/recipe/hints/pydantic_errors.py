@@ -16,7 +16,7 @@ from declarative_train.recipe.checks.durations import bad_duration, bare_duratio
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, replace_word, value_here
 from declarative_train.recipe.hints.relocated_keys import hint_for
-from declarative_train.recipe.hints.value_hints import ValueHint, value_hint
+from declarative_train.recipe.hints.value_hints import WORDS_FOR_VALUES, ValueHint, value_hint
 from declarative_train.recipe.sections.section import models_in
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, find, to_value
 
@@ -230,6 +230,8 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
             fixes = replace_word(problem.span, typed.strip("`"), word)
             return wrong_value(problem.span, message, f"its name here is `{word}`", fixes)
         text = str(to_value(problem.node))
+        if (note := WORDS_FOR_VALUES.get(_last_name(problem.path), {}).get(text.lower())) is not None:
+            said = ValueHint(note)
         if said.help is None:
             said = ValueHint(did_you_mean(text, allowed), suggest_fix(problem.span, text, allowed, closed=True))
         return wrong_value(problem.span, message, *said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.recipe.hints.aliases import ZERO
+from declarative_train.recipe.hints.aliases import NOTES, ZERO
 
 _EVALUATED = "`evaluation: {every: 500 steps}` sets how often, with a unit: `1 epoch`"
 _SAVED = "`checkpoint: {every: 500 steps}` sets how often, with a unit: `1 epoch`"
@@ -44,8 +44,62 @@ _SHARED_OUT = (
 )
 _PART = "`max: 1000 samples` evaluates a part of each set"
 _SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` sets where numbers go"
+_PICTURE_SIZE = "a field of images has a size: `data.fields: {NAME: {type: image, column: image, size: 224}}`"
+_COLUMNS = "a field names its columns: `data.fields: {NAME: {columns: [age, visits]}}`; others are not read"
+_BEST = "`checkpoint: {best: {metric: validation/accuracy, mode: max}}` keeps the best weights"
+_STOPPED = "`training.early_stop: {metric: validation/loss, mode: min, patience: 5 epochs}`"
+_ONE_CYCLE = "`training: {epochs: 5, lr_schedule: {type: one_cycle}}`"
+_STRATIFIED = "`data.split: {validation: {type: stratified, fraction: 0.2, column: label}}`"
+_CHANGED = {  # changes of pictures
+    **dict.fromkeys(("mixup", "mixup_alpha"), "`data.transforms: [{type: mixup, labels: [FIELD]}]`"),
+    **dict.fromkeys(("cutmix", "cutmix_alpha"), "`data.transforms: [{type: cutmix, labels: [FIELD]}]`"),
+    **dict.fromkeys(
+        ("degrees", "rotation", "rotation_range"), "`data.transforms: [{type: random_rotation, degrees: 10}]`"
+    ),
+    **dict.fromkeys(("fliplr", "hflip", "horizontal_flip", "flip"), "`data.transforms: [{type: random_flip}]`"),
+    **dict.fromkeys(
+        ("flipud", "vflip", "vertical_flip"), "`data.transforms: [{type: random_flip, direction: vertical}]`"
+    ),
+    **dict.fromkeys(("aa", "auto_augment", "autoaugment"), "`data.transforms: [{type: rand_augment}]`"),
+    **dict.fromkeys(("reprob", "erasing", "random_erase"), "`data.transforms: [{type: random_erasing, p: 0.25}]`"),
+    **dict.fromkeys(
+        ("hsv_h", "hsv_s", "hsv_v", "color_jitter", "brightness", "contrast", "brightness_range"),
+        "`data.transforms: [{type: color_jitter, strength: 0.4}]`",
+    ),
+    **dict.fromkeys(
+        ("translate", "width_shift_range", "height_shift_range"),
+        "`data.transforms: [{type: random_crop, size: 32, padding: 4}]` shifts a picture",
+    ),
+    **dict.fromkeys(("zoom_range", "crop_pct"), "`data.transforms: [{type: random_resized_crop, size: 224}]`"),
+    **dict.fromkeys(
+        ("mosaic", "copy_paste", "perspective", "shear"),
+        "there is no such transform; `dtrain list transforms` shows all",
+    ),
+    **dict.fromkeys(("rescale", "rescaling"), "not needed: pictures become float32 (C, H, W), 0 to 1"),
+}
 
 ANYWHERE = {
+    **_CHANGED,
+    **dict.fromkeys(("imgsz", "img_size", "image_size", "target_size", "resize"), _PICTURE_SIZE),
+    **dict.fromkeys(
+        ("cont_names", "cat_names", "num_cols", "cat_cols", "numeric_features", "procs", "usecols"), _COLUMNS
+    ),
+    **dict.fromkeys(("n_iter_no_change", "early_stopping_rounds", "early_stopping_patience"), _STOPPED),
+    **dict.fromkeys(("fit_one_cycle", "one_cycle", "max_lr"), _ONE_CYCLE),
+    **dict.fromkeys(("save_best_only", "load_best_model_at_end", "restore_best_weights"), _BEST),
+    **dict.fromkeys(("freeze_epochs", "unfreeze"), "`model.parameters: {NAME: {frozen: true}}` for the whole run"),
+    **dict.fromkeys(
+        ("verbose", "show_progress"), "`dtrain run --quiet` shows less; `logging: {every: 50 steps}` sets how often"
+    ),
+    **dict.fromkeys(("tol", "warm_start"), "there is no such choice; `training.early_stop` ends a run"),
+    **dict.fromkeys(
+        ("validation_split", "test_size", "valid_split", "valid_pct", "val_size", "valid_size"),
+        "`data.split: {validation: 0.2}`",
+    ),
+    "model_ema": "`training.ema: {decay: 0.9999}`",
+    "smoothing": _SMOOTHED,
+    "stratify": _STRATIFIED,
+    "n_jobs": "`data: {workers: 4}` reads with four processes per rank",
     **dict.fromkeys(("eval_steps", "evaluation_strategy", "eval_strategy", "eval_every"), _EVALUATED),
     **dict.fromkeys(("check_val_every_n_epoch", "val_check_interval"), _EVALUATED),
     **dict.fromkeys(("save_steps", "save_strategy", "save_every_n_epochs", "checkpoint_every"), _SAVED),
@@ -107,16 +161,62 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     },
     "`data`": {
         **dict.fromkeys(("train", "train_data"), _ROWS),
-        **dict.fromkeys(("validation_split", "test_size", "valid_split"), "`split: {validation: 0.2}`"),
         **dict.fromkeys(("input", "inputs", "target", "label", "labels", "target_column", "label_column"), _FIELD),
         **dict.fromkeys(("feature_columns", "x", "y"), _FIELD),
         **dict.fromkeys(("file", "files", "root", "format"), _SOURCE),
         **dict.fromkeys(("normalize", "mean", "std", "scale"), _PREPARED),
-        "image_size": "a field of images has a size: `fields: {image: {type: image, column: image, size: 224}}`",
         "sample_packing": "`window: {length: 1024}` cuts a text into samples without padding",
         "shuffle_buffer": "it is `data.shuffle_window`: samples mixed with each other, where files are read in blocks",
         "streaming": "rows are read when they are needed: remove it",
         "cache": "rows are read when they are needed: remove it",
+    },
+    "`data.split`": {  # in place of names of sets
+        **dict.fromkeys(("test_size", "test_split"), "`{test: 0.2}`: a name of the set, and its share"),
+        **dict.fromkeys(
+            ("valid_pct", "val_size", "valid_size", "val_split", "validation_split", "fraction"),
+            "`{validation: 0.2}`: a name of the set, and its share",
+        ),
+        **dict.fromkeys(
+            ("train_size", "train_split"), "the rest is for training; name the others: `{validation: 0.2}`"
+        ),
+        **dict.fromkeys(("random_state", "seed"), "`seed` at the top level draws the sets"),
+        **dict.fromkeys(("stratify", "stratified", "column"), _STRATIFIED),
+        **dict.fromkeys(("n_splits", "folds", "cv"), NOTES["cv"]),
+        "shuffle": "the rows of a set are drawn at random; `{type: last, fraction: 0.2}` takes the last ones",
+        "type": "a type belongs to a set: `{validation: {type: stratified, fraction: 0.2, column: label}}`",
+    },
+    "`transform`": _CHANGED,  # without a `type`
+    "`csv`": {
+        **dict.fromkeys(
+            ("parse_dates", "date_format", "dayfirst"), "`data.fields: {NAME: {type: date, column: since}}`"
+        ),
+        **dict.fromkeys(
+            ("index_col", "skip_blank_lines", "low_memory", "engine", "quotechar"), "not needed: remove it"
+        ),
+        **dict.fromkeys(
+            ("dtype", "converters"), "a field has the dtype: `data.fields: {NAME: {column: age, dtype: float32}}`"
+        ),
+        **dict.fromkeys(
+            ("header", "names"), "`columns: [age, visits]` names the columns of a file without a first line of names"
+        ),
+        **dict.fromkeys(("nrows", "skiprows"), "all rows are read; `split` takes sets of them"),
+        **dict.fromkeys(
+            ("chunksize", "iterator", "compression"), "files are read in pieces, and unpacked by their names: remove it"
+        ),
+        "thousands": "remove the separators in the file, such as with pandas: `read_csv(FILE, thousands=...)`",
+    },
+    "`tensor`": {
+        **dict.fromkeys(("fillna", "fill_value", "impute", "imputer"), "`missing: mean`, or `zero`, or a number"),
+        **dict.fromkeys(("scaler", "scaling", "standardize"), "`normalize: standard`, or `minmax`"),
+        **dict.fromkeys(
+            ("drop", "drop_columns"), 'columns that no field names are not read; of `columns: "*"` some by `exclude`'
+        ),
+        "clip": "expressions of the model clip: `small: clamp(numbers, -3, 3)`",
+    },
+    "`category`": {
+        **dict.fromkeys(
+            ("drop_first", "dummy_na", "sparse"), "classes are numbers here, and `one_hot: true` makes vectors"
+        ),
     },
     "`image`": dict.fromkeys(("normalize", "mean", "std"), _NORMALIZED),
     "`model`": {
@@ -149,6 +249,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     "`evaluation`": {
         **dict.fromkeys(("num_samples", "limit", "limit_val_batches"), _PART),
         "val_sets": "its name here is `sets`",
+        "monitor": f"{_BEST}; `training.early_stop` ends a run",
     },
     "`objective`": {
         **dict.fromkeys(("weight", "target", "label", "input"), f"it is a key of a loss: {_LOSS}"),

@@ -22,7 +22,7 @@ _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 _ALL = ("all", "auto", "max", "-1")
 _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
-WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
+WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # by key: words of other tools that are no values here
     "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; `dtrain doctor` counts them; the plan needs it"),
     "gpus_per_node": dict.fromkeys(_ALL, "write the number of each node: `gpus_per_node: 8`"),
     "nodes": dict.fromkeys(_ALL, "write the number, `nodes: 4`, or a range, `nodes: 1..4`"),
@@ -39,6 +39,17 @@ WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
         _ENDLESS,
         "a run has a length, which its lr schedule needs: write one, and stop it by `early_stop` or `max_time`",
     ),
+    "missing": {
+        **dict.fromkeys(("median", "mode", "most_frequent"), "write `mean`, or the number itself: `missing: 35.0`"),
+        **dict.fromkeys(
+            ("drop", "dropna"), "rows are left out by `on_bad_row: skip` under `data`, with `missing: error`"
+        ),
+        **dict.fromkeys(("ffill", "bfill", "interpolate"), "fill them before; here `mean`, `zero` or a number"),
+    },
+    "dtype": {
+        **dict.fromkeys(("object", "str", "string", "category", "categorical"), "a column of words: `type: category`"),
+        **dict.fromkeys(("datetime", "datetime64", "datetime64[ns]", "date"), "a column of dates: `type: date`"),
+    },
     "workers": {"auto": "write the number of loader processes per rank: `workers: 2`; with 0 the rank reads by itself"},
 }
 _NO_BATCH = "`B` is the batch, and only allowed at the start of a shape"
@@ -63,7 +74,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
         return _of_template(node) if kind in _NUMBERS else ValueHint()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
-    if (note := WORDS_FOR_NUMBERS.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
+    if (note := WORDS_FOR_VALUES.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
         return ValueHint(note)
     if isinstance(node.value, float) and node.value.is_integer() and kind in ("int_type", "int_from_float"):
         return _write(node, str(int(node.value)))

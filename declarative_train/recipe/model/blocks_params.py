@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.names import RESERVED
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
-from declarative_train.recipe.hints.aliases import NOTES
+from declarative_train.recipe.hints.aliases import KEYS, NOTES, replace_word
 from declarative_train.recipe.model.references import check_name
 from declarative_train.recipe.validate import validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, is_open, to_value
@@ -139,24 +140,22 @@ def bind_params(
     """Return the values of the block parameters for the block's templates; None if there are errors. `given`: the
     node's own keys, rendered. `present`: names of all its keys. `at`: span at which missing parameters are reported. A
     default may be a template that reads earlier parameters."""
-    diagnostics = [
-        unknown_key(
-            entry.key.span,
-            entry.name,
-            f"`{block}`",
-            [*params, *RESERVED],
-            NOTES.get(entry.name) if shipped else None,
-            present=present,
-            closed=shipped,
-        )
-        for entry in given
-        if entry.name not in params
-    ]
+    diagnostics: list[Diagnostic] = []
+    meant: set[str] = set()  # parameters that are there under another name
+    for entry in given:
+        if entry.name in params:
+            continue
+        here = next((word for word in KEYS.get(entry.name, ()) if word in params), None) if shipped else None
+        home = f"its name here is `{here}`" if here else NOTES.get(entry.name) if shipped else None
+        fixes = () if here is None or here in present else replace_word(entry.key.span, entry.name, here)
+        meant |= {word for word in (here, nearest(entry.name, params)) if word is not None}
+        keys, where = [*params, *RESERVED], f"`{block}`"
+        diagnostics.append(unknown_key(entry.key.span, entry.name, where, keys, home, present, fixes, closed=shipped))
     values: dict[str, object] = {}
     for name, param in params.items():
         node = given.get(name)
         if node is None and param.default is None:
-            diagnostics.append(missing_key(at, name, f"`{block}`"))
+            diagnostics += [] if name in meant else [missing_key(at, name, f"`{block}`")]
             continue
         if node is None:
             assert param.default is not None

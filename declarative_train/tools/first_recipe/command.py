@@ -76,8 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    data = args.path if args.path is not None and not args.path.endswith((".yaml", ".yml")) else None
+    if data is not None and args.from_ is None and os.path.exists(data) and args.target is None:
+        return _refuse(f"{data} is not a recipe", f"`dtrain init --from {data} --target COLUMN` makes one for it", 2)
     if args.from_ is None and (args.baseline or not args.target is args.task is args.table is None):
-        data = args.path if args.path is not None and not args.path.endswith((".yaml", ".yml")) else "DATA"
+        data = data or "DATA"
         options = "--target, --task, --table and --baseline"
         print(f"dtrain: {options} need data: give them with --from {data}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import signal
@@ -49,6 +50,43 @@ def test_all_names_are_there_sorted_and_documented() -> None:
     assert {name for name in dir(dt) if not name.startswith("_")} == set(dt.__all__) - {"__version__"}
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = dt.no_such_name
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("dt.read('wine.yaml')", "`dt.load(PATH)`"),
+        ("dt.fit('wine.yaml')", "`dt.load(PATH).run()`"),
+        ("dt.laod", "did you mean `load`?"),
+        ("dt.load('wine.yaml', epochs=3)", "`dt.load(PATH, set={'training.epochs': 3})`"),
+        ("dt.load('wine.yaml', batch_size=8)", "`dt.load(PATH, set={'training.global_batch_size': 8})`"),
+        ("recipe.fit()", "`recipe.run()` trains"),
+        ("recipe.summary()", "`recipe.plan()`"),
+        ("recipe.training.epochs", "`dt.load(PATH, set={'training.epochs': 5})`"),
+        ("recipe.run(epochs=3)", "`dt.load(PATH, set={'training.epochs': 3})`"),
+        ("recipe.run(max_step=3)", "did you mean `max_steps`?"),
+        ("recipe.pln()", "did you mean `plan`?"),
+        ("run.score(frame)", "`run.evaluate()`"),
+        ("run.predict_proba(frame)", "`run.predict(ROWS)`"),
+        ("run.history", "`run.metrics`"),
+        ("run.save('m.pt')", "`run.export('safetensors')`"),
+        ("run.model", "`run.module()`"),
+        ("run.predict(frame.to_numpy())", "`pd.DataFrame(ROWS, columns="),
+        ("run.predict([[1, 2]])", "each row of a list is a mapping"),
+    ],
+)
+def test_words_of_other_libraries_lead_to_those_here(folder: Path, run: dt.Run, typed: str, hint: str) -> None:
+    names = {"dt": dt, "recipe": dt.load("wine.yaml"), "run": run, "frame": pd.read_csv("wine.csv")}
+    with pytest.raises((AttributeError, TypeError, dt.DtrainError)) as raised:
+        eval(typed, names)
+    assert hint in str(raised.value)
+
+
+def test_what_notebooks_and_copies_look_for_is_absent_without_a_hint(folder: Path) -> None:
+    recipe = dt.load("wine.yaml")
+    assert not hasattr(recipe, "_ipython_display_")
+    assert copy.deepcopy(recipe).path == recipe.path
+    assert inspect.signature(dt.load).parameters.keys() == {"path", "set", "with_"}
 
 
 def test_the_import_costs_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from declarative_train.data.source import record_file
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.files.paths import SourceError
+from declarative_train.inference.fields import RowConverter, columns_of_folder
+from declarative_train.inference.reading import open_input
 from declarative_train.packs.images.image import ImageField, pillow_image
 from declarative_train.packs.images.image_folder import ImageFolderDataset
 from declarative_train.packs.tables import tar
@@ -97,6 +100,30 @@ def test_a_folder_is_a_table_in_sorted_order(folder: Path) -> None:
     picked = table.read(["path"], np.array([5, 5, 0]))["path"]
     assert picked.tolist() == [read["path"][5], read["path"][5], read["path"][0]]
     assert table.place(0).endswith("class_0/00.png")
+
+
+def test_a_folder_has_the_columns_of_the_table_that_the_model_read(
+    look: Describe, folder: Path, tmp_path: Path
+) -> None:
+    """The model read a csv of file names. The classes are numbers in the csv, and text in the folder."""
+    for kind in range(3):
+        shutil.copytree(folder / f"class_{kind}", tmp_path / "new" / str(kind))
+    files = sorted(file.relative_to(tmp_path / "new") for file in (tmp_path / "new").glob("*/[0-9]*"))
+    rows = "".join(f"{file},{file.parent}\n" for file in files)
+    (tmp_path / "files.csv").write_text(f"photo,kind\n{rows}")
+    fields: dict[str, dict[str, object]] = {
+        "image": {"type": "image", "column": "photo", "folder": str(tmp_path / "new"), "size": 8},
+        "label": {"type": "category", "column": "kind"},
+    }
+    spec, found = look(source={"type": "csv", "path": str(tmp_path / "files.csv")}, fields=fields)
+    assert not found
+    assert spec is not None
+    assert columns_of_folder(spec) == {"image": "photo", "label": "kind"}
+    opened = open_input(str(tmp_path / "new"), spec.source, names=columns_of_folder(spec))
+    ((chunk, values),) = RowConverter(spec, ["image", "label"], opened, ["path"]).chunks()
+    assert chunk.num_rows == len(files)
+    assert values["label"].tolist() == [int(str(file.parent)) for file in files]
+    assert values["image"].shape == (len(files), 3, 8, 8)
 
 
 def test_a_folder_without_pictures_and_one_that_is_not_there_say_so(tmp_path: Path) -> None:

@@ -50,13 +50,15 @@ def test_mlp_takes_a_list_of_any_length(open_model) -> None:
     short = open_model(use("type: mlp, hidden: [7]"))
     assert types(short) == {"linear": 1, "relu": 1}
     assert short.scope.outputs == {"logits": "logits:output"}
+    assert types(open_model(use("type: mlp, hidden: [], out_features: 3"))) == {"linear": 1}
 
 
 @pytest.mark.parametrize(
     ("fields", "code", "caret"),
     [
         ("type: mlp", "S002", "mlp"),
-        ("type: mlp, hidden: []", "S004", "[]"),
+        ("type: mlp, hiden: [7]", "S001", "hiden"),
+        ("type: mlp, hidden_layer_sizes: [7]", "S001", "hidden_layer_sizes"),
         ("type: mlp, hidden: 7", "S003", "7"),
         ("type: mlp, hidden: [7], activation: rely", "S005", "rely"),
         ("type: mlp, hidden: [0]", "S004", "[0]"),

@@ -1,0 +1,86 @@
+"""Hints for names that the Python API does not have: what Keras, scikit-learn, fastai and pandas call them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from declarative_train.core.diagnostics.suggest import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOADED = "`dt.load(PATH)` opens a recipe"
+_TRAINED = "`dt.load(PATH).run()` trains, and returns the run"
+_OPENED = "`dt.open_run(FOLDER)` opens a run, which has `predict`, `evaluate` and `export`"
+_WRITTEN = "the command `dtrain init --from DATA --target COLUMN` writes a recipe for a file"
+_CHANGED = "a recipe is changed when it is loaded: `dt.load(PATH, set={'training.epochs': 5})`"
+_OF_RUN = "`run = recipe.run()`, then `run.predict(ROWS)` or `run.evaluate()`"
+_SECTIONS = ("data", "model", "objective", "training", "evaluation", "parallelism", "layout", "checkpoint", "config")
+WORDS: dict[str, dict[str, str]] = {  # by what has the name
+    "declarative_train": {
+        **dict.fromkeys(("read", "open", "read_recipe", "load_recipe", "from_file", "read_yaml"), _LOADED),
+        **dict.fromkeys(("fit", "train", "run", "Trainer", "Model", "Learner", "Sequential", "Module"), _TRAINED),
+        **dict.fromkeys(("predict", "evaluate", "load_run", "read_run", "load_model", "runs"), _OPENED),
+        **dict.fromkeys(("init", "from_df", "create", "read_csv", "Dataset", "DataLoader"), _WRITTEN),
+        **dict.fromkeys(("lint", "check", "validate"), "`dt.load(PATH).lint()` returns the mistakes"),
+        **dict.fromkeys(("plan", "compile"), "`dt.load(PATH).plan()` shows what would run"),
+    },
+    "Recipe": {
+        **dict.fromkeys(("fit", "train", "start", "fit_one_cycle", "learn"), "`recipe.run()` trains"),
+        **dict.fromkeys(("compile", "build", "summary", "describe", "info"), "`recipe.plan()` shows what would run"),
+        **dict.fromkeys(("check", "validate"), "`recipe.lint()` returns the mistakes"),
+        **dict.fromkeys(("predict", "evaluate", "score", "test", "export"), _OF_RUN),
+        **dict.fromkeys((*_SECTIONS, "set", "update", "override", "set_params", "get_params"), _CHANGED),
+    },
+    "Run": {
+        **dict.fromkeys(("score", "test", "validate", "confusion_matrix"), "`run.evaluate()` computes exact metrics"),
+        **dict.fromkeys(("predict_proba", "transform"), "`run.predict(ROWS)` returns classes with their probabilities"),
+        **dict.fromkeys(
+            ("history", "logs", "curves", "losses", "plot"),
+            "`run.metrics` has the curves, `run.epochs` a row per epoch",
+        ),
+        **dict.fromkeys(
+            ("save", "save_model", "to_onnx", "dump"), "`run.export('safetensors')`, or `'onnx'`, writes the model"
+        ),
+        **dict.fromkeys(
+            ("model", "net", "network"), "`run.module()` returns the trained model, `run.trained()` with its fields"
+        ),
+        **dict.fromkeys(
+            ("best_score", "best_score_", "accuracy", "loss", "results"), "`run.result` has the last values"
+        ),
+        **dict.fromkeys(("fit", "train", "resume"), "`recipe.run(resume='auto')` continues the newest run"),
+        **dict.fromkeys(("path", "dir", "save_dir", "log_dir"), "its name here is `run.folder`"),
+        "status": "its name here is `run.state`",
+    },
+}
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for an attribute that the module or a class of the API does not have, with a hint."""
+    what = f"`{owner}` has no `{name}`"
+    if name.startswith("_"):  # a notebook and `copy` look for many
+        return AttributeError(what)
+    hint = WORDS[owner].get(name) or did_you_mean(name, [each for each in known if not each.startswith("_")])
+    return AttributeError(f"{what}; help: {hint}")
+
+
+def explain_keywords(call: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that explains keywords which it does not have: they may be keys of the recipe."""
+    known = inspect.signature(call).parameters
+
+    @wraps(call)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                from declarative_train.recipe.hints.key_places import path_of_word
+
+                path = path_of_word(name)
+                value = repr(kwargs[name])
+                hint = did_you_mean(name, known) if path is None else f"`dt.load(PATH, set={{'{path}': {value}}})`"
+                raise TypeError(f"`{call.__name__}` has no argument `{name}`; help: {hint}")
+        return call(*args, **kwargs)
+
+    return checked
