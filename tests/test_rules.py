@@ -64,7 +64,10 @@ BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D007", "D009", "D014", "D018", "D024", "D030", "O010"), "people.yaml"),
     **dict.fromkeys(("D035", "D036", "D037", "D038", "O017", "O018"), "people.yaml"),
     **dict.fromkeys(("D040", "D041", "D042", "D043", "D044"), "pictures.yaml"),
-    **dict.fromkeys(("D026", "D027", "R140", "R142", "R143", "R144", "R145"), "dialogues.yaml"),
+    **dict.fromkeys(
+        ("D026", "D027", "D028", "D029", "G025", "O107", "P029", "R140", "R142", "R143", "R144", "R145"),
+        "dialogues.yaml",
+    ),
     "D017": "text.yaml",
     "D022": "days.yaml",
     "D023": "days.yaml",

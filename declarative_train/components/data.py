@@ -109,6 +109,11 @@ class Table(ABC):
         read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
+    def lengths(self, column: str, rows: "np.ndarray") -> "np.ndarray":
+        """Return (N,) int64: for each of these rows, the number of positions of its value in this column that are not
+        padding. Only for columns of fields with `buckets`."""
+        raise NotImplementedError(column)
+
     def place(self, row: int) -> str:
         """Return the position of a row for messages: `row 12 of data/b.csv`."""
         return f"row {row + 1}"
@@ -275,6 +280,12 @@ class Field(Component, ABC):
         """Name of the key (a column) that joins several rows to one sample of the field; None if a sample is one
         row."""
         return None
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Lengths, ascending, to which the first dimension of the values of a batch is cut: to the smallest one that
+        holds all of them. (): it is never cut."""
+        return ()
 
     @property
     def pads(self) -> bool:

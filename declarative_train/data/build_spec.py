@@ -21,6 +21,7 @@ from declarative_train.data.checks.values import column_does_not_fit, no_statist
 from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, row_with, source_problem
 from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_part
 from declarative_train.data.lazy_fields import TransformError
+from declarative_train.data.length_buckets import count_levels
 from declarative_train.data.mixture import list_members
 from declarative_train.data.mixup import check_transforms
 from declarative_train.data.prepared_set import PreparedSet, prepare
@@ -100,6 +101,7 @@ def _describe(draft: DataDraft) -> DataSpec | None:
     if any(item.is_error for item in draft.diagnostics) or len(tables) <= _num_own(draft):
         return None
     _report_skipped(draft, tables, prepared)
+    draft.diagnostics += diagnostics.of_levels(draft.section, prepared[TRAINING], draft.span)
     _report_unread(draft, main, parts, {sets[name].source: each.table for name, each in prepared.items()})
     spec = _make_spec(draft, tables, parts, prepared)
     remember(spec, prepared)
@@ -123,6 +125,7 @@ def _check_words(draft: DataDraft) -> None:
     if draft.window is None:
         draft.diagnostics += diagnostics.of_rows(draft.section, draft.span)
     draft.diagnostics += diagnostics.of_transforms(draft.section, draft.span)
+    draft.diagnostics += diagnostics.of_buckets(draft.section, draft.window, draft.span)
     of_window = list(diagnostics.of_window(draft.section, draft.window, draft.span))
     draft.diagnostics += of_window
     draft.window_fits = not of_window
@@ -303,6 +306,7 @@ def _make_spec(
                 source=None if own is None else own.as_data(),
                 split=None if split is None or own is not None else split.as_data(),
                 held_bytes=each.held_bytes,
+                buckets=count_levels(each.levels, draft.fields.values()),
             )
         )
     mix = _mix(draft, prepared[TRAINING])

@@ -25,6 +25,8 @@ from declarative_train.data.checks.files import (
 )
 from declarative_train.data.checks.pictures import broken_picture, transform_does_not_fit
 from declarative_train.data.checks.samples import (
+    bucket_without_texts,
+    lengths_do_not_fit,
     rows_outside_window,
     rows_without_window,
     token_by_token,
@@ -45,6 +47,7 @@ from declarative_train.data.statistics import Inherited
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
+    from declarative_train.data.prepared_set import PreparedSet
     from declarative_train.recipe.sections.data import DataSection
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
@@ -138,6 +141,41 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
     if window is not None:
         message = f"`{key}` combines texts in any order, but `window` needs consecutive rows"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "remove one of them")
+
+
+def of_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+    """Yield errors for length buckets that cannot be combined with the rest of the section."""
+    found = {name: field.buckets for name, field in section.fields.items() if field.buckets}
+    first = next(iter(found), None)
+    if first is None:
+        return
+    place = span(f"data.fields.{first}.length")
+    for name, buckets in found.items():
+        if len(buckets) != len(found[first]):
+            message = f"`{name}` has {len(buckets)} buckets and `{first}` {len(found[first])}: a step is in one of each"
+            yield lengths_do_not_fit(span(f"data.fields.{name}.length"), message, "write as many in both")
+    if window is not None:
+        yield lengths_do_not_fit(place, "a window combines rows of the longest length", "remove `buckets`")
+
+
+def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
+    """Yield errors and warnings for length buckets and the samples of the training set."""
+    import numpy as np
+
+    if training.levels is None:
+        return
+    name, field = next((name, field) for name, field in section.fields.items() if field.buckets)
+    place = span(f"data.fields.{name}.length")
+    if not training.is_held and training.table.blocks is not None:
+        message = "the training set is read block after block, and not in the order that buckets need"
+        yield lengths_do_not_fit(place, message, "remove `buckets`, or convert the source to another format")
+    elif not training.is_held and training.skips is not None:
+        message = "with `on_bad_row: skip` a row is replaced by the next one, which may be longer"
+        yield lengths_do_not_fit(place, message, "remove `buckets`, or set `on_bad_row: error`")
+    counts = np.bincount(training.levels, minlength=len(field.buckets))
+    for level in np.flatnonzero(counts == 0).tolist():
+        others = [length for at, length in enumerate(field.buckets) if counts[at]]
+        yield bucket_without_texts(place, name, field.buckets[level], others)
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:

@@ -25,6 +25,7 @@ from declarative_train.data.field_reader import (
     failing,
 )
 from declarative_train.data.lazy_fields import NO_TRANSFORMS, LazyFieldError, LazyValues, TransformChain
+from declarative_train.data.length_buckets import levels_of
 from declarative_train.data.rows import RowRange, SetRows, Windows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
@@ -42,7 +43,7 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 class PreparedSet:
     """Set that is ready for training. `held`: values in memory, by field, in the order of the set; None: rows are read
     when a batch needs them. (Lazy fields, such as images, are always read then.) `chain`: the transforms of images.
-    `skips`: the bad rows, if the recipe skips them."""
+    `skips`: the bad rows, if the recipe skips them. `levels`: see data/length_buckets.py."""
 
     name: str
     table: Table
@@ -52,6 +53,7 @@ class PreparedSet:
     held: dict[str, np.ndarray] | None
     chain: TransformChain = NO_TRANSFORMS
     skips: Skips | None = None
+    levels: np.ndarray | None = None
 
     @property
     def lazy(self) -> tuple[FieldReader, ...]:
@@ -208,7 +210,7 @@ def prepare(
     lazy = [part for part in every if part.field.is_lazy]
     glance(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
     if not parts:
-        return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
+        return PreparedSet(name, table, rows, windows, every, {}, chain, skips, levels_of(table, rows, every))
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
         if skips is not None and windows is None:
@@ -219,7 +221,7 @@ def prepare(
             known.check_once(parts, lambda: look_at(table, rows, parts))
         elif not is_checked:
             look_at(table, rows, parts)
-        return PreparedSet(name, table, rows, windows, every, None, chain, skips)
+        return PreparedSet(name, table, rows, windows, every, None, chain, skips, levels_of(table, rows, every))
     if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
         skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
         numbers = rows.at(np.arange(len(rows)))
@@ -236,7 +238,7 @@ def prepare(
             held[part.name][start : start + len(made)] = made
     for part, store in _with(parts, stores):
         held.setdefault(part.name, np.empty((0, *part.row.shape), store))
-    return PreparedSet(name, table, rows, windows, every, held, chain, skips)
+    return PreparedSet(name, table, rows, windows, every, held, chain, skips, levels_of(table, rows, every))
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:

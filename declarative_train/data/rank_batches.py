@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_batch, move_tensors, pack_batch, without
+from declarative_train.data.length_buckets import BucketCuts, BucketOrder, buckets_of
 from declarative_train.data.mixture import MixedOrder, make_mixed_order
 from declarative_train.data.mixup import PairMixer
 from declarative_train.data.order import evaluation_slots, full_batch_positions, locate, sample_index, slots
@@ -79,6 +80,11 @@ class TrainingBatches:
                 raise DataError("the plan reads the training set in blocks, but it has none any more")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
         self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
+        self._cuts, self._buckets = _cuts(spec, self._set), None
+        if self._cuts is not None:
+            self._buckets = BucketOrder(
+                spec.seed, self._cuts.levels, batch.global_batch_size, self._in_epoch, shuffle=spec.shuffle
+            )
         stays = hold_on_device and self._set.is_held and not spec.workers
         self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
         self.bytes_on_device = self._set.held_bytes if self._is_on_device else 0
@@ -87,6 +93,14 @@ class TrainingBatches:
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Return the number in the set of the sample at each of these positions of an epoch."""
+        return self._in_epoch(epoch, self._place(epoch, positions))
+
+    def _place(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return the positions in the order without length buckets."""
+        return positions if self._buckets is None else self._buckets.positions(epoch, positions)
+
+    def _in_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return the samples at these positions of the order without length buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -130,6 +144,8 @@ class TrainingBatches:
             return from_workers(made, first_step, num_steps, self._device)
         if is_gpu(self._device) and not self._is_on_device:
             return copy_ahead(self._on_host, first_step, num_steps, self._device)
+        if self._set.is_held and self._buckets is not None:
+            return (self._one(step) for step in range(first_step, first_step + num_steps))
         if self._set.is_held:
             return self._by_block(first_step, num_steps, self._gather_runs, self._at_once)
         return ahead(self._one, first_step, num_steps)
@@ -138,7 +154,7 @@ class TrainingBatches:
         if isinstance(self._order, MixedOrder):
             from declarative_train.data.shuffle_reader import gather_mixture
 
-            return gather_mixture(self._set, self._order, epoch or 0, positions)
+            return gather_mixture(self._set, self._order, epoch or 0, self._place(epoch or 0, positions))
         ids = self.samples(epoch or 0, positions)
         return ids, self._set.gather(ids, epoch)
 
@@ -188,7 +204,11 @@ class TrainingBatches:
 
     def _step_on_host(self, step: int, take: Take) -> list[Batch]:
         found = locate(step, self._batch, self._set.num_samples)
-        return make_batches(slots(found, self._batch, self._dp_rank), take, found.epoch)
+        batches = make_batches(slots(found, self._batch, self._dp_rank), take, found.epoch)
+        if self._cuts is None or self._buckets is None:
+            return batches
+        level = self._buckets.level(found.epoch, found.start)
+        return [replace(batch, tensors=self._cuts.cut(batch.tensors, level)) for batch in batches]
 
     def _on_host(self, step: int) -> list[Batch]:
         """Return the batches of a step in host memory."""
@@ -256,7 +276,7 @@ class EvaluationBatches:
     """Single pass over a set in the order of its rows, as batches for one data-parallel rank.
 
     Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
-    only that many samples, spread evenly over the set.
+    only that many samples, spread evenly over the set. `cuts`: each batch is cut to the bucket of its longest sample.
     """
 
     def __init__(
@@ -271,10 +291,12 @@ class EvaluationBatches:
         max_samples: int | None = None,
         pad_to_full: bool = False,
         device: torch.device | None = None,
+        cuts: bool = False,
     ) -> None:
         self._workers = spec.workers
         self._set = sets[name]
         self._order = file_order(spec, self._set, batch_size * num_ranks)
+        self._cuts = _cuts(spec, self._set) if cuts else None
         self._batch_size = batch_size
         self._device = None if device is None or device.type == "cpu" else device
         total = self._set.num_samples
@@ -344,6 +366,9 @@ class EvaluationBatches:
 
     def _on_host(self, number: int) -> Batch:
         made = make_batches([self._slots[number]], self._take)[0]
+        if self._cuts is not None:
+            level = int(self._cuts.levels[made.sample_ids].max(initial=0))
+            made = replace(made, tensors=self._cuts.cut(made.tensors, level))
         skipped = self._set.prepared.is_skipped(made.sample_ids)
         return made if skipped is None else without(made, skipped)
 
@@ -364,6 +389,11 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
         return None
     blocks = blocks_of(prepared)
     return None if blocks is None or len(blocks) < 2 else RolledOrder(None, blocks, RollSpec(1, 1), batch_size)
+
+
+def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
+    levels = samples.prepared.levels
+    return None if levels is None else BucketCuts(levels, buckets_of(spec))
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:

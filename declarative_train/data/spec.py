@@ -71,13 +71,15 @@ class MemberSpec:
 @dataclass(frozen=True, slots=True)
 class SetSpec:
     """Named set of samples. `source` None: its rows come from the main source, and `split` says which. `held_bytes`:
-    its size if it is kept in memory, else 0."""
+    its size if it is kept in memory, else 0. `buckets`: the number of samples of each level (data/length_buckets.py).
+    """
 
     name: str
     num_samples: int
     source: dict[str, object] | None = None
     split: dict[str, object] | None = None
     held_bytes: int = 0
+    buckets: tuple[int, ...] = ()
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:

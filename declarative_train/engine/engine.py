@@ -140,7 +140,7 @@ class Engine:
         if layout.cuts is not None and layout.has("tensor"):
             tensor.divide_losses(runner.objective, layout.cuts, place)
         if not layout.scatters:  # which has several models, and prepares each
-            prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))
+            prepare_units(held.model, plan, runner.groups)
         stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, held, runner)
         if not layout.is_sharded:
             fill(held, plan, device)

@@ -8,7 +8,7 @@ GPU it would start threads, after which the process cannot be forked."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
@@ -92,6 +92,27 @@ def run_dry(
         torch.manual_seed(seed)
         initialise(model, lowered.graph, parameters, seed, plugins)
         return step.on(rows)
+
+
+def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
+    """Return why the model cannot compute rows of other shapes than those that it was lowered for; None if it can.
+    `other`: the graph for these shapes."""
+    is_small = _is_small(lowered)
+    with _quietly(double=False):
+        model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
+        with nullcontext() if is_small else without_memory(model), torch.no_grad():
+            rows = [
+                torch.zeros((2, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
+                for spec in other.inputs.values()
+            ]
+            try:
+                made = model(*rows)
+            except Exception as error:  # errors of torch and of plugins are shown to the user
+                return _first_line(error)
+    for value, (name, edge) in zip(made, other.outputs.items(), strict=True):
+        if tuple(value.shape[1:]) != other.spec(edge).shape:
+            return f"`{name}` is of shape {tuple(value.shape[1:])} in place of {other.spec(edge).shape}"
+    return None
 
 
 class _Step:

@@ -36,6 +36,19 @@ def plan_flops(
     )
 
 
+def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
+    """Return the mean of operations for samples of several lengths, each with its share of the samples."""
+    pairs = list(parts)
+    if len(pairs) == 1:
+        return pairs[0][1]
+    return FlopsPlan(
+        *(
+            round(sum(share * getattr(each, name) for share, each in pairs))
+            for name in ("forward", "backward", "recomputed")
+        )
+    )
+
+
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
     """Return {node: operations of each layer and expression in it}. `opened`: the graph of the model after
     `open_blocks`, whose blocks are the units (sharded, recomputed and compiled as a whole)."""

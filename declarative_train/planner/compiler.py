@@ -14,6 +14,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import own_version
 from declarative_train.core.packs import hooks
 from declarative_train.data.build_spec import describe
+from declarative_train.data.length_buckets import tokens_saved
 from declarative_train.data.resemblance import check_resemblance
 from declarative_train.data.shared_sets import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
@@ -29,8 +30,9 @@ from declarative_train.plan.class_weights import balance_terms
 from declarative_train.plan.codec import sign, through_json
 from declarative_train.plan.file_fingerprints import recipe_files
 from declarative_train.plan.first_step import check_first_step
-from declarative_train.plan.flops import plan_flops
+from declarative_train.plan.flops import mean_flops, plan_flops
 from declarative_train.plan.input_scale import check_inputs
+from declarative_train.plan.length_buckets import lower_buckets
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
@@ -119,6 +121,10 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     if lowered is not None and parameters is not None:
         parameters, found = check_first_step(recipe, lowered, parameters, rows)
         diagnostics += found
+    by_length: Sequence[tuple[float, Lowered]] = ()
+    if lowered is not None and parameters is not None:
+        by_length, found = lower_buckets(recipe, lowered, data)
+        diagnostics += found
     weights, found = plan_weights(recipe, lowered, parameters)
     diagnostics += found
     is_auto = isinstance(recipe.parallelism, Auto)
@@ -126,7 +132,9 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
         return None, diagnostics
     site = None
     if lowered is not None:
-        site = CompileContext(data, lowered, weights, parameters, tracer if traces_all or decides(recipe) else None)
+        site = CompileContext(
+            data, lowered, by_length, weights, parameters, tracer if traces_all or decides(recipe) else None
+        )
     if is_auto:
         assert site is not None
         plan, found = _choose_mode(recipe, site)
@@ -142,11 +150,12 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts about a recipe that do not depend on the mode. `parameters`: None if a parameter's settings have an
-    error."""
+    """Facts about a recipe that do not depend on the mode. `by_length`: as returned by `lower_buckets`. `parameters`:
+    None if a parameter's settings have an error."""
 
     data: DataSpec
     lowered: Lowered
+    by_length: Sequence[tuple[float, Lowered]]
     weights: tuple[WeightsPlan, ...]
     parameters: tuple[ParameterPlan, ...] | None
     tracer: Tracer | None
@@ -303,7 +312,7 @@ def _assemble(
     diagnostics += found
     terms, found = balance_terms(recipe, lowered, data)
     diagnostics += found
-    timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
+    timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered, data))
     sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
     keeping = (plan_checkpoint(recipe, timing), plan_logging(recipe, timing))
     diagnostics += timing.diagnostics
@@ -341,22 +350,33 @@ def _assemble(
         meta=dict(recipe.meta),
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         settings=settings_of(recipe),
-        flops=plan_flops(
-            lowered.graph,
-            parameters,
-            layout.units,
-            Recomputation.of(recipe.training.activation_checkpointing),
-            lowered.heads,
+        flops=mean_flops(
+            (
+                share,
+                plan_flops(
+                    each.graph,
+                    parameters,
+                    layout.units,
+                    Recomputation.of(recipe.training.activation_checkpointing),
+                    lowered.heads,
+                ),
+            )
+            for share, each in site.by_length
         ),
     )
     for plan_more in hooks("plan_evaluation"):
         plan, more = plan_more(plan, recipe)
         diagnostics += more
-    plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
+    by_length = [(share, each.graph) for share, each in site.by_length]
+    plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales, by_length)
     return plan, [*diagnostics, *found]
 
 
-def _tokens_per_sample(lowered: Lowered) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs; None if there is none."""
+def _tokens_per_sample(lowered: Lowered, data: DataSpec) -> int | None:
+    """Return the length of the first sequence of token ids among the model's inputs, the mean one with length
+    buckets; None if there is none."""
     specs = lowered.graph.inputs.values()
-    return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)
+    return next(
+        (spec.shape[0] - tokens_saved(data) for spec in specs if spec.num_values is not None and len(spec.shape) == 1),
+        None,
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, may_lie_on_gpu
 from declarative_train.data.split_rows import TRAINING
+from declarative_train.graph.graph import Graph
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
@@ -15,7 +17,7 @@ from declarative_train.planner.auto.judge import ScaleOf
 from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.estimate.data_time import data_s
-from declarative_train.planner.estimate.estimate import estimate
+from declarative_train.planner.estimate.estimate import estimate, mean_estimate
 from declarative_train.planner.estimate.memory import MemoryScale, memory_of
 from declarative_train.planner.estimate.model import facts_of
 from declarative_train.planner.estimate.placement import placement_of
@@ -31,10 +33,16 @@ def decides(recipe: Recipe) -> bool:
 
 
 def with_estimates(
-    plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
+    plan: Plan,
+    recipe: Recipe,
+    choice: ChoicePlan | None,
+    tracer: Tracer | None,
+    scales: ScaleOf,
+    by_length: Sequence[tuple[float, Graph]],
 ) -> tuple[Plan, list[Diagnostic]]:
     """Return (the plan with its memory and estimate, diagnostics). `choice`: the choice of `auto`, which already
-    checked the memory. `scales`: source of the memory scale for plans that cannot be traced."""
+    checked the memory. `scales`: source of the memory scale for plans that cannot be traced. `by_length`: the graph of
+    each length bucket, the longest last, and its share of the samples."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
@@ -66,7 +74,13 @@ def with_estimates(
         return plan, diagnostics
     most = max(each.total for each in rows)
     made_s = data_s(plan.data, plan.batch, machine.constants)
-    found = estimate(model, placement, machine, plan.flops, plan.batch.global_batch_size, most, made_s)
+    found = mean_estimate(
+        (share, estimate(facts, placement, machine, plan.flops, plan.batch.global_batch_size, most, made_s))
+        for share, facts in [
+            *((share, facts_of(replace(plan, graph=graph))) for share, graph in by_length[:-1]),
+            (by_length[-1][0], model),
+        ]
+    )
     return replace(plan, estimate=found), diagnostics
 
 

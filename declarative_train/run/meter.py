@@ -13,6 +13,7 @@ import torch
 
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.core.machine import num_cores
+from declarative_train.data.length_buckets import tokens_saved
 from declarative_train.run.event import EpochDone, StepDone
 from declarative_train.run.loss_window import Means
 
@@ -126,10 +127,11 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs; None if there is none."""
+    """Return the length of the first sequence of token ids among the model's inputs, the mean one with length
+    buckets; None if there is none."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
-            return spec.shape[0]
+            return spec.shape[0] - tokens_saved(plan.data)
     return None
 
 

@@ -178,6 +178,7 @@ def evaluation_batches(
             max_samples=evaluation.max_samples,
             pad_to_full=plan.batch.pad_to_full,
             device=engine.device,
+            cuts=True,
         )
         for batch in found.iterate():
             context.count += 1

@@ -26,6 +26,8 @@ RULES: dict[str, str] = {
     "D023": "samples.interleaved_windows",
     "D024": "samples.rows_skipped",
     "D025": "values.unread_messages",
+    "D028": "samples.lengths_do_not_fit",
+    "D029": "samples.bucket_without_texts",
     "D030": "samples.value_unknown_to_run",
     "D031": "samples.field_of_another_run",
     "D032": "samples.set_of_the_same_rows",

@@ -118,6 +118,39 @@ def token_by_token(span: Span) -> Diagnostic:
     )
 
 
+def lengths_do_not_fit(span: Span, message: str, help: str) -> Diagnostic:
+    """lengths-do-not-fit (D028)
+
+    Finds: length buckets that cannot be used with the other fields, or with the way in which rows are read.
+    Why:   all fields of a step are in the same bucket; and samples of one bucket are put into the same batches, which
+           needs samples that can be read in any order.
+    Diff:
+        data:
+          fields:
+            chat: {length: {buckets: [21, 41]}}
+    -       again: {type: tokens, column: messages, tokenizer: data/words, length: {buckets: [11, 21, 41]}}
+    +       again: {type: tokens, column: messages, tokenizer: data/words, length: {buckets: [21, 41]}}
+    """
+    return error("D028", span, message, help)
+
+
+def bucket_without_texts(span: Span, name: str, length: int, others: list[int]) -> Diagnostic:
+    """bucket-without-texts (D029)
+
+    Finds: a bucket of `length` in which there is no training sample.
+    Why:   no batch has this length, so that it saves nothing. If it is the last one, samples have positions that no
+           text reaches.
+    Diff:
+        data:
+          fields:
+    -       chat: {length: {buckets: [4, 21, 41]}}
+    +       chat: {length: {buckets: [21, 41]}}
+    """
+    message = f"no training sample of `{name}` is in the bucket of {length:,} tokens"
+    left = f"`length: {{buckets: {others}}}`" if len(others) > 1 else f"`length: {others[0]}`"
+    return warning("D029", span, message, f"write {left}; `dtrain data show` lists the lengths of the texts")
+
+
 def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
     """rows-without-order (D018)
 

@@ -47,7 +47,7 @@ def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunne
     replicas = Replicas(held.model, devices, plan.batch.microbatch_size, compute_dtype(plan.training))
     held.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
-        prepare_units(module, layout, plan.training, groups, draws=bool(plan.draws))
+        prepare_units(module, plan, groups)
     take_statistics = make_statistics_taker(replicas.modules[1:], device)
 
     def finish(finite: torch.Tensor | None) -> None:

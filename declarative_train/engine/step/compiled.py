@@ -21,21 +21,21 @@ from declarative_train.components.losses.modules.chunked import ChunkedHead
 PROGRAMS_OF_A_UNIT = 8
 
 
-def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
+def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths: int = 1) -> None:
     """Compile units in place; names of parameters stay the same. The output layer of a loss with `chunks` is not
-    compiled."""
+    compiled. `num_lengths`: number of length buckets; there is a program for each, which knows its shapes."""
     from torch.compiler import config
 
     for part in module.modules():
         if isinstance(part, ChunkedHead):
             part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign, no-untyped-call]
     torch.compiler.assume_constant_result(has_flash)  # type: ignore[no-untyped-call]
-    wanted = PROGRAMS_OF_A_UNIT * len(units)
+    wanted = PROGRAMS_OF_A_UNIT * len(units) * num_lengths
     config.recompile_limit = max(config.recompile_limit, wanted)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, wanted)
     for unit in units:
         if not isinstance(unit, ChunkedHead):
-            unit.compile()
+            unit.compile(dynamic=None if num_lengths == 1 else False)
 
 
 def share_classes(module: nn.Module) -> None:

@@ -17,6 +17,7 @@ from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.engine.step.load_weights import names_in, open_weights, write_weights
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import has_module, initialise, inner_parts
@@ -24,8 +25,7 @@ from declarative_train.plan.channels_last import uses_channels_last
 
 if TYPE_CHECKING:
     from declarative_train.components.storages import StorageName
-    from declarative_train.plan.layout import LayoutPlan
-    from declarative_train.plan.plan import ParameterPlan, Plan, TrainingPlan
+    from declarative_train.plan.plan import ParameterPlan, Plan
 
 
 class BuiltModel:
@@ -181,12 +181,11 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
     return [part for child in module.children() for part in frozen_parts(child)]
 
 
-def prepare_units(
-    module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
-) -> None:
-    """Set up activation checkpointing and compilation of the units in place; names stay the same. `draws`: some node
-    draws random numbers, so that a recomputation must restore the generators. A recomputed unit that mixes samples is
-    not compiled, since the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
+def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
+    """Set up activation checkpointing and compilation of the units in place; names stay the same. If a node draws
+    random numbers, a recomputation restores the generators. A recomputed unit that mixes samples is not compiled, since
+    the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
+    layout, training, draws = plan.layout, plan.training, bool(plan.draws)
     forgetful: list[nn.Module] = []
     if training.compile:
         from declarative_train.engine.step.compiled import share_classes
@@ -204,7 +203,8 @@ def prepare_units(
         from declarative_train.engine.step.compiled import compile_units
 
         eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
-        compile_units(module, [unit for unit in unit_modules(module, layout.units, rest=True) if id(unit) not in eager])
+        units = [unit for unit in unit_modules(module, layout.units, rest=True) if id(unit) not in eager]
+        compile_units(module, units, num_lengths=max(1, len(plan.data.set(TRAINING).buckets)))
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
@@ -238,8 +238,8 @@ def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
     """Make a unit recompute its activations in the backward, except results of the kinds in `keep`
-    (`engine/step/selective.py`). `draws`: as in `prepare_units`. `splits`: the backward is run by several calls
-    (zero-bubble schedules)."""
+    (`engine/step/selective.py`). `draws`: some node draws random numbers. `splits`: the backward is run by
+    several calls (zero-bubble schedules)."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

@@ -98,8 +98,8 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
         spec = specs.get(name) or next(each for each in data.fields if each.name.startswith(f"{name}."))
         field = cast("TokensField", FIELDS.read(spec.component))
         rows = chosen[np.linspace(0, len(chosen) - 1, min(_MOST_TEXTS, len(chosen))).astype(np.int64)]
-        sizes = np.minimum(tokens.sizes[rows], field.length)
-        padded = 0.0 if field.pack is not None else 1 - float(sizes.sum()) / max(1, len(rows) * field.length)
+        sizes = np.minimum(tokens.sizes[rows], field.longest)
+        padded = 0.0 if field.pack is not None else 1 - float(sizes.sum()) / max(1, len(rows) * field.longest)
         yield _Text(name, field, field.open_tokenizer(), tokens, rows, tokens.trained is not None, padded)
 
 
@@ -134,7 +134,7 @@ def _check_answers(recipe: Recipe, place: str, text: _Text) -> Iterator[Diagnost
         num_ended += any(_is_special(text.found, number) for number in ends)
     if text.field.pack is None and num_cut >= max(1, _CUT * num_answers):
         span = recipe.span(f"{place}.length")
-        yield answers_cut_off(span, text.name, num_answers, num_cut, num_lost, text.field.length)
+        yield answers_cut_off(span, text.name, num_answers, num_cut, num_lost, text.field.longest)
     if num_answers and text.found.special.get("eos") is not None and num_ended < _ENDED * num_answers:
         key = "template" if text.field.template is not None else "tokenizer"
         yield end_not_trained(recipe.span(f"{place}.{key}"), text.name, f"`{text.found.token_text(last)}`")

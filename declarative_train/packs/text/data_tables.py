@@ -49,8 +49,8 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
         rows = chosen.rows.at(np.arange(len(chosen.rows)))
         for field, (component, tokens) in table.fields.items():
             sizes = tokens.sizes[rows]
-            fill = float(np.minimum(sizes, component.length).sum() / max(len(sizes) * component.length, 1))
-            found.append(_row(name, field, sizes, component.length, len(sizes), fill))
+            fill = float(np.minimum(sizes, component.longest).sum() / max(len(sizes) * component.longest, 1))
+            found.append(_row(name, field, sizes, component.longest, len(sizes), fill))
     return found
 
 

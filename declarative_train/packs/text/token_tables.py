@@ -64,7 +64,7 @@ def field_of(part: FieldReader) -> TokensField:
 
 def column_of(name: str, field: TokensField) -> Column:
     """Return the column of tokens that takes the place of the texts. `name`: an output of the field."""
-    return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
+    return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
 def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
@@ -181,7 +181,12 @@ class TextRows(Table):
         field, tokens = self.fields[name]
         begins, ends = field.cut_to_length(tokens.starts[rows], tokens.starts[rows + 1])
         pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
-        return layout.rows(outputs, pieces, field.length, field.pad_of(field.open_tokenizer()))
+        return layout.rows(outputs, pieces, field.longest, field.pad_of(field.open_tokenizer()))
+
+    def lengths(self, column: str, rows: np.ndarray) -> np.ndarray:
+        field, tokens = self.fields[self._columns[column][0]]
+        found: np.ndarray = np.minimum(tokens.starts[rows + 1] - tokens.starts[rows], field.longest)
+        return found
 
     def place(self, row: int) -> str:
         return self.source.place(row)
@@ -199,7 +204,7 @@ class PackedRows(Table):
         assert field.pack is not None
         self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
         firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
-        each = [pack(sizes, field.length, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
+        each = [pack(sizes, field.longest, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
         self.packing: Packing = each[0] if len(each) == 1 else join_packings(each, firsts)
         begins = np.cumsum([0, *(packing.num_samples for packing in each)]).tolist()
         self.members = tuple((name, begin) for (name, _), begin in zip(table.members, begins, strict=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -27,6 +28,23 @@ from declarative_train.packs.text.tokenizer import (
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class Buckets(BaseModel):
+    """Lengths of batches."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    buckets: Annotated[tuple[Annotated[int, Key(ge=1, le=1 << 24)], ...], Key(min_length=2, max_length=16)]
+    """Lengths, ascending. A batch is as long as the smallest one that holds its longest text, and texts of one bucket
+    are put into the same batches. The last is the length of a sample."""
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Buckets:
+        if any(after <= before for before, after in pairwise(self.buckets)):
+            raise ValueError("`buckets` must ascend, without repeats")
+        return self
+
 
 TokenChoice = bool | Annotated[str, Key(min_length=1)]
 
@@ -91,8 +109,9 @@ class TokensField(Field):
     vocabulary: AddedWords | None = None
     """Tokens that are added to the tokenizer, numbered from its last one on. A model of the block's `from` then needs a
     larger `vocabulary`: its new rows start as the mean of the others. Exports have the larger tokenizer."""
-    length: Annotated[int, Key(ge=1, le=1 << 24)]
-    """Number of tokens of a sample."""
+    length: Annotated[int, Key(ge=1, le=1 << 24)] | Buckets
+    """Number of tokens of a sample. `{buckets: [128, 256, 512]}`: at most 512, and each batch is only as long as the
+    smallest of these that holds its longest text, which leaves less padding."""
     pad: Annotated[int, Key(ge=0)] | Annotated[str, Key(min_length=1)] | None = None
     """Token of padding, by its number or its text; left out: the tokenizer's own, else the one that ends a text, else
     0. `NAME.mask` distinguishes padding from the text."""
@@ -110,6 +129,15 @@ class TokensField(Field):
     and cuts at the end of each sample. `NAME.segments` and `NAME.positions` keep the texts apart."""
     output: Literal["ids", "mask", "segments", "positions", "trained"] = "ids"
     """Output that `NAME` stands for; the others are `NAME.OUTPUT`."""
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of a sample, of the longest bucket."""
+        return self.length if isinstance(self.length, int) else self.length.buckets[-1]
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return () if isinstance(self.length, int) else self.length.buckets
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -211,6 +239,9 @@ class TokensField(Field):
                 found.role(key, getattr(self, key))
             except TokenizerError as error:
                 return ShapeError(str(error), field=key, help=error.help)
+        if self.pack is not None and self.buckets:
+            message = "packed samples are full, so that none fits a shorter bucket"
+            return ShapeError(message, field="pack", help=f"remove `pack`, or write `length: {self.longest}`")
         return self._check_pad(found)
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
@@ -260,14 +291,14 @@ class TokensField(Field):
         return _TokenizerTally(self, self.is_chat(columns))
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        shape = (self.length,)
+        shape = (self.longest,)
         if self.output in ("mask", "trained"):
             return TensorSpec(shape, "bool")
         if self.output == "ids":
             known = statistics.get("num_tokens")
             size = known if isinstance(known, int) else self.open_tokenizer().num_tokens
             return TensorSpec(shape, "int64").between([(0, size - 1)])
-        most = self.length - 1 if self.output == "positions" else self.length
+        most = self.longest - 1 if self.output == "positions" else self.longest
         return TensorSpec(shape, "int64").between([(0, most)])
 
     def convert(
@@ -285,7 +316,7 @@ class TokensField(Field):
             texts.append(tokens[begin:end])
             flags.append(None if trained is None else trained[begin:end])
         pieces = layout.pieces_of_texts(texts, flags)
-        return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
+        return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
         """Return the argument `value` of `encode` for each row: the text, or a tuple with a value for each key that
@@ -326,8 +357,8 @@ class TokensField(Field):
             message = f"`{columns[0].name}`: {error}"
             raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
         tokens, trained = self._add_ends(tokens, trained, found, learns_end=written.learns_end)
-        if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
-            message = f"`{columns[0].name}` has {format_count(len(tokens), 'token')}, and `length` is {self.length:,}"
+        if len(tokens) > self.longest and self.truncate == "error" and self.pack is None:
+            message = f"`{columns[0].name}` has {format_count(len(tokens), 'token')}, and `length` is {self.longest:,}"
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
         return Encoded(tokens, trained, written.unread)
 
@@ -372,12 +403,12 @@ class TokensField(Field):
         import numpy as np
 
         if self.truncate == "start":
-            return np.maximum(start, stop - self.length), stop
-        return start, np.minimum(stop, start + self.length)
+            return np.maximum(start, stop - self.longest), stop
+        return start, np.minimum(stop, start + self.longest)
 
     def meaning_of_text(self) -> list[object]:
         """Return the settings, other than the tokenizer, on which the tokens of a text depend."""
-        longest = self.length if self.truncate == "error" and self.pack is None else None
+        longest = self.longest if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
             found += [self.prompt, self.template and chat.template_text(self.template, self.open_tokenizer())]

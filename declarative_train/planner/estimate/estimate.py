@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from declarative_train.core.amounts import amount
 from declarative_train.plan.predictions import EstimatePlan, FlopsPlan, TransferPlan
@@ -48,6 +50,25 @@ def estimate(
         transfers=tuple(_transfer(each) for each in transfers),
         assumptions=tuple(assumptions(machine, model.arithmetic, compiled=model.compiled)),
     )
+
+
+def mean_estimate(parts: Iterable[tuple[float, EstimatePlan]]) -> EstimatePlan:
+    """Return the mean of the estimates for steps of several lengths, the longest last, each with its share of the
+    steps."""
+    pairs = list(parts)
+    longest = pairs[-1][1]
+    if len(pairs) == 1 or longest.step_s is None:
+        return longest
+    means: dict[str, Any] = {
+        name: sum(share * getattr(each, name) for share, each in pairs)
+        for name in ("step_s", "low_s", "high_s", "compute_s", "exposed_s", "bubble_s", "update_s")
+    }
+    used: dict[str, Any] = {
+        name: None if value is None else value * longest.step_s / means["step_s"]
+        for name, value in (("mfu", longest.mfu), ("hfu", longest.hfu))
+    }
+    note = "the mean over the length buckets, each with its share of the training samples"
+    return replace(longest, **means, **used, assumptions=(*longest.assumptions, note))
 
 
 def _utilisation(operations: int, at_peak_s: float | None, time: StepTime | None) -> float | None:

@@ -13,6 +13,7 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.registry import C, Registry
 from declarative_train.core.amounts import amount, clock, format_count, list_names, plural
 from declarative_train.core.secrets import masked
+from declarative_train.data.length_buckets import bucket_shares
 from declarative_train.data.mixture import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.files.paths import format_path
@@ -117,6 +118,9 @@ def _data(plan: Plan) -> list[str]:
             f"a sample is {format_count(window.length, 'row')}, one every {format_count(window.stride, 'row')}"
         )
     lines += columns([_set(each) for each in plan.data.sets])
+    if shares := bucket_shares(plan.data):
+        words = ", ".join(f"{length:,} ({share:.0%})" for length, share in shares)
+        lines.append(f"length buckets, and their shares of the training samples: {words}")
     lines += columns([["field", "per sample", "dtype", "values"], *map(_field, plan.data.fields)])
     lines += [line for field in plan.data.fields for line in _classes(field)]
     lines += [

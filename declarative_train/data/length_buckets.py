@@ -1,0 +1,154 @@
+"""Length buckets: every step is as long as the shortest bucket that holds its longest sample, and samples of one bucket
+are put into the same batches.
+
+A *level* is the index of a bucket, 0 for the shortest; all fields with buckets have equally many. The level of a sample
+is the lowest one that holds all its fields, the level of a step the highest one of its samples on all ranks. So neither
+the order nor the shapes depend on the layout.
+
+The order is a rearrangement of that without buckets. In each window of `_WINDOW` global batches the samples of each
+level, in order, fill whole batches. The rest of each level, less than a batch, fills the remaining batches, from the
+shortest level to the longest. Then the batches of the window are shuffled. The last, partial batch of an epoch stays as
+it is. All of this follows from (seed, epoch, position) and the lengths of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from declarative_train.components.counter_rng import key_of
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.field_reader import base_of
+from declarative_train.data.order import permute
+from declarative_train.data.split_rows import TRAINING
+
+if TYPE_CHECKING:
+    import torch
+
+    from declarative_train.components.data import Field, Table
+    from declarative_train.core.tensor_spec import TensorSpec
+    from declarative_train.data.field_reader import FieldReader
+    from declarative_train.data.rows import SetRows
+    from declarative_train.data.spec import DataSpec
+
+_WINDOW = 1024  # global batches: with k buckets, fewer than k of them have samples of several
+
+
+def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
+    """Return the lengths of the buckets, by name of each field and output that has them."""
+    found = {field.name: FIELDS.read(field.component).buckets for field in data.fields}
+    return {name: buckets for name, buckets in found.items() if buckets}
+
+
+def specs_at(data: DataSpec, level: int) -> dict[str, TensorSpec]:
+    """Return the shape, dtype and range of each field in a step of this level."""
+    specs, buckets = {field.name: field.tensor for field in data.fields}, buckets_of(data)
+    return specs | {name: replace(specs[name], shape=(each[level],)) for name, each in buckets.items()}
+
+
+def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.ndarray | None:
+    """Return (N,) uint8, the level of each sample of a set; None if no field has buckets."""
+    fields = {base_of(part.name): part for part in parts if part.field.buckets}
+    if not fields:
+        return None
+    numbers = rows.at(np.arange(len(rows)))
+    found = np.zeros(len(rows), np.uint8)
+    for part in fields.values():
+        lengths = table.lengths(part.columns[0].name, numbers)
+        np.maximum(found, np.searchsorted(part.field.buckets, lengths).astype(np.uint8), out=found)
+    return found
+
+
+def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
+    """Return the number of samples of each level; () without buckets."""
+    if levels is None:
+        return ()
+    num_levels = max(len(field.buckets) for field in fields)
+    return tuple(np.bincount(levels, minlength=num_levels).tolist())
+
+
+def bucket_shares(data: DataSpec) -> tuple[tuple[int, float], ...]:
+    """Return (length, share of the training samples) for each bucket of the first field that has buckets."""
+    lengths, counts = next(iter(buckets_of(data).values()), ()), data.set(TRAINING).buckets
+    return tuple((length, count / sum(counts)) for length, count in zip(lengths, counts, strict=True))
+
+
+def tokens_saved(data: DataSpec) -> int:
+    """Return by how many positions the mean training sample is shorter than the longest bucket."""
+    shares = bucket_shares(data)
+    return round(sum((shares[-1][0] - length) * share for length, share in shares))
+
+
+class BucketCuts:
+    """Cuts of the tensors of a batch to the length of a level. `levels`: (N,), the level of each sample of the set."""
+
+    def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
+        self.levels, self._buckets = levels, buckets
+
+    def cut(self, tensors: Mapping[str, torch.Tensor], level: int) -> dict[str, torch.Tensor]:
+        """Return the tensors (R, T, ...) of the fields with buckets cut to the level, and the others as they are."""
+        lengths = {name: buckets[level] for name, buckets in self._buckets.items()}
+        return {
+            name: tensor[:, : lengths[name]].contiguous() if name in lengths else tensor
+            for name, tensor in tensors.items()
+        }
+
+
+class BucketOrder:
+    """Order of an epoch in which batches have samples of one level. `samples(epoch, positions)` is the order without
+    buckets, over `len(levels)` positions."""
+
+    def __init__(
+        self,
+        seed: int,
+        levels: np.ndarray,
+        batch_size: int,
+        samples: Callable[[int, np.ndarray], np.ndarray],
+        *,
+        shuffle: bool,
+    ) -> None:
+        self._seed, self._levels, self._size = seed, levels, batch_size
+        self._samples, self._shuffle = samples, shuffle
+        self._num_full = len(levels) // batch_size
+        self._window = lru_cache(maxsize=2)(self._arrange)
+
+    def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return the positions in the order without buckets of the samples at these positions; all int64."""
+        found = positions.copy()
+        windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
+        for window in np.unique(windows[windows >= 0]).tolist():
+            mine = windows == window
+            arranged, _ = self._window(epoch, window)
+            found[mine] = arranged[positions[mine] - window * self._size * _WINDOW]
+        return found
+
+    def level(self, epoch: int, start: int) -> int:
+        """Return the level of the global batch that starts at position `start`."""
+        number = start // self._size
+        if number >= self._num_full:
+            rest = self._samples(epoch, np.arange(start, len(self._levels)))
+            return int(self._levels[rest].max())
+        window, place = divmod(number, _WINDOW)
+        return int(self._window(epoch, window)[1][place])
+
+    def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (the positions in the order without buckets, for each position of a window; the level of each of its
+        batches)."""
+        size, first = self._size, window * _WINDOW
+        count = min(_WINDOW, self._num_full - first)
+        before = np.arange(first * size, (first + count) * size)
+        levels = self._levels[self._samples(epoch, before)]
+        order = np.argsort(levels, kind="stable")
+        ends = np.cumsum(np.bincount(levels))
+        rank_in_level = np.arange(len(order)) - (ends - np.bincount(levels))[levels[order]]
+        whole = rank_in_level < (np.bincount(levels) // size * size)[levels[order]]
+        batches = np.concatenate([order[whole], order[~whole]]).reshape(count, size)
+        if self._shuffle:
+            key = key_of("length buckets", self._seed, epoch, window)
+            batches = batches[permute(key, np.arange(count), count)]
+        else:
+            batches = batches[np.argsort(batches.min(1), kind="stable")]
+        return before[batches.ravel()], levels[batches].max(1)

@@ -1,0 +1,44 @@
+"""Messages on models and losses that cannot be computed in steps of several lengths (length buckets).
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.span import Span
+
+
+def model_of_one_length(span: Span, length: int, why: str) -> Diagnostic:
+    """model-of-one-length (G025)
+
+    Finds: a model that cannot compute a batch of a shorter bucket.
+    Why:   a step is as long as its bucket, and a layer has a size that is the length of the longest one.
+    Diff:
+        data: {fields: {chat: {length: {buckets: [21, 41]}}}}
+        model:
+          graph:
+    -       across: {type: linear, out_features: 28, input: tokens_wide}
+    -       tokens_wide: float(tokens)
+    -       scores: lm + unsqueeze(across, 1)
+    +       scores: lm * 2
+        objective: {loss: {input: scores}}
+    """
+    message = f"the model cannot compute a batch of {length} tokens, a bucket of `length`: {why}"
+    return error("G025", span, message, "remove the shorter buckets, or the layer that has the length as a size")
+
+
+def padding_decides_mean(span: Span, kind: str, name: str) -> Diagnostic:
+    """padding-decides-mean (O107)
+
+    Finds: a loss or metric over the positions of texts in length buckets, without a `mask`.
+    Why:   its mean counts padding, and how much there is depends on the bucket of a batch.
+    Diff:
+        data: {fields: {chat: {length: {buckets: [21, 41]}}}}
+    -   model: {graph: {counts: null}}
+        objective:
+    -     loss: {mask: null}
+    +     loss: {mask: counts}
+    """
+    message = f"the {kind} `{name}` is a mean over all positions, of which each bucket of `length` has another number"
+    return error("O107", span, message, "set `mask` to a node of `FIELD.mask` or `FIELD.trained`")
