@@ -198,7 +198,8 @@ class _Class:
 
 
 def _annotation_name(node: ast.expr, dotted: Any) -> str | None:
-    """Return the name in the annotation `Annotated[Tensor, "name"]`, or None for other annotations."""
+    """Return the name in the annotation `Annotated[Tensor, "name"]`, or None for other annotations. `dotted`: function
+    (node) -> dotted name of an expression, such as `typing.Annotated`."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
         if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):

@@ -144,6 +144,7 @@ class MeshPosition:
     pipeline    the ranks with the other stages; None without this axis
     expert      the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
     context     the ranks with other positions of the same rows; None without this axis
+    tensor      the ranks with the other parts of each layer; None without this axis
     items       the ranks with other rows or positions of the batch, over which its items are counted
     sums        the ranks over which losses, metrics and counts are summed
     mesh        torch's mesh, with the plan's names of axes; None if no call of torch needs it

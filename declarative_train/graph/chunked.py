@@ -45,7 +45,8 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Interface of a loss term: the attributes that this module reads."""
+    """Interface of a loss term of a plan, with or without `chunks`: its component as data, and the names of its input,
+    target and mask."""
 
     @property
     def component(self) -> dict[str, object]: ...

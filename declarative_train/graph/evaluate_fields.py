@@ -145,7 +145,8 @@ def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
     """Return the spec with its interval replaced by that of the values that occur where the mask is not 0. `but`: a
-    value to ignore. The spec of a field with a declared range is returned unchanged."""
+    value to ignore. The spec is returned unchanged if the field declares a range, if `seen` is None, if the
+    dtype is bool, or if a value is not finite."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

@@ -139,8 +139,9 @@ def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
 
 
 def take_once(store: Store, key: str, host: str) -> Any:
-    """Return a value that all ranks need. One rank of each machine reads it from the store and shares it with the
-    others there through an unlinked file: rank 0 need not send a plan a thousand times for a thousand ranks."""
+    """Return the value of `key`, which all ranks need. `host`: the name of this machine. The first rank of a machine
+    reads the store and passes the bytes to the others there through a temporary file, so that the store sends each
+    machine one copy."""
     if store.add(f"{key}/readers/{host}", 1) > 1:
         with suppress(OSError):  # not on Linux, or in another container of the same host name
             return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())

@@ -144,8 +144,8 @@ traced only if the bound is the smallest time. Other products of these axes are 
 
 SAVED = """## What recomputation and chunks save
 
-See the rows `llama, single, fp32` of [the cells](planner-cells.md#cells). `tests/engine/test_selective.py` and
-`tests/engine/test_chunked_loss.py` check this.
+The rows `llama, single, fp32` of [the cells](planner-cells.md#cells) have the figures of a small model.
+`tests/engine/test_selective.py` and `tests/engine/test_chunked_loss.py` check what follows.
 
 - `selective` stores attention and every second matrix product, in the order of a block's forward, and recomputes the
   rest. The plan counts half of a block's products as recomputed.

@@ -182,8 +182,8 @@ product) are the same in both.
 - The simulation is not that exact: on 128 GPUs it finds {many:.1f} GB of fragments, where there can be {few:.1f} at
   most. Its uncertain part is how far one stream can reuse memory that another one freed. Live memory is below the
   published figure on both.
-- From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, ours by {ours:.1f}: the shards of parameters and of
-  AdamW's state, 12 bytes per parameter. With gradients, which do not exist yet at our peak, it would be 15.1.
+- From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, ours by {ours:.1f} GB: the shards of parameters and of
+  AdamW's state, 12 bytes per parameter. 16 bytes, with gradients, which do not exist yet at our peak, would be 15.1 GB.
 - The published figure includes workspaces of kernels, ours does not; neither includes NCCL's own memory.
 - Their compiled runs (77.0 and 62.0 GiB) have no figure here: the compiler's partition of a block's graph decides what
   it stores for the backward, and a trace runs no compiled code.

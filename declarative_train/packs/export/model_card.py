@@ -26,8 +26,9 @@ _INPUTS = {"resnet": "image", "vit": "image"}
 def card(
     trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
 ) -> str:
-    """Return the README of an exported block. `config`: the config in the folder, or None; `copied`: names of the
-    tokenizer's files there."""
+    """Return the README of an exported block. `found`: the published model that the block is; `library`: name of the
+    package that loads it; `config`: the config in the folder, or None; `copied`: names of the tokenizer's files
+    there."""
     name = _name(found, library, config)
     note = "" if _INPUTS.get(found.block) is not None else no_tokenizer(copied)
     return card_of(trained, name, _LIBRARY[library], _code(name, library), _recipe(found, library), note)

@@ -202,7 +202,7 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return the positions of a field that a wire has, if it is the field or a slice of it along the positions;
+    """Return which positions of which field a wire carries, if it is a field or a slice of one along its positions;
     otherwise None."""
     name, _, output = wire.partition(":")
     if not output:

@@ -1,5 +1,5 @@
 """Interface of tracers, which predict the memory of a step by running it on tensors without memory. The caller of
-`compile` passes a tracer, so that the package `planner` need not import the engine."""
+`compile` passes one, so that the engine is imported only if a step is traced (`planner/footprint/`)."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ class OverClasses(nn.Module, LossModule):
 
 @dataclass(frozen=True, slots=True)
 class DividedCrossEntropy:
-    """Cross entropy of scores (N, C / size), of which each rank has those of its classes; the result is the same on all
-    ranks.
+    """Cross entropy of C classes that are divided over `size` ranks: each rank has the scores of its part of the
+    classes, (N, C / size). The result is the same on all ranks.
 
     Three sums of N numbers replace the gathered scores, as in Shoeybi et al., Megatron-LM, 2019.
     """
