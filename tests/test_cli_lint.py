@@ -245,6 +245,36 @@ def test_unsafe_fixes_are_asked_for(folder: Path) -> None:
     assert (folder / "comma.yaml").read_text() == "extends: base.yaml\nmeta: {a: 1, b: 2}\n"
 
 
+TRIED = {
+    "meta: {a: [1, 2}": "meta: {a: [1, 2]}",
+    "training: {epochs: [3]}": "training: {epochs: 3}",
+    "training: {epochs: 3 times}": "training: {epochs: 3}",
+    "training: {optimizer: [{type: adam}, {lr: 1e-3}]}": "training: {optimizer: {type: adam, lr: 1e-3}}",
+    "training: {verbose: true, epochs: 3}": "training: {epochs: 3}",
+    "seed: 1\nseed: 1": "seed: 1",
+    "training:\n  epochs: 3\n   global_batch_size: 8": "training:\n  epochs: 3\n  global_batch_size: 8",
+}
+
+
+@pytest.mark.parametrize("wrong", TRIED)
+def test_a_fix_is_found_by_trying(folder: Path, wrong: str) -> None:
+    """JSON has it, `--fix` does not apply it, `--unsafe-fixes` does."""
+    text, right = f"extends: base.yaml\n{wrong}\n", f"extends: base.yaml\n{TRIED[wrong]}\n"
+    write(folder, {"a.yaml": text})
+    found = dtrain("lint", "a.yaml", "--static", "--format", "json").diagnostics
+    assert any(not fix["safe"] for each in found for fix in each["fixes"])  # type: ignore[attr-defined]
+    dtrain("lint", "a.yaml", "--static", "--fix")
+    assert (folder / "a.yaml").read_text() == text
+    dtrain("lint", "a.yaml", "--static", "--unsafe-fixes")
+    assert (folder / "a.yaml").read_text() == right
+
+
+def test_an_edit_that_hides_one_mistake_and_makes_another_is_no_fix(folder: Path) -> None:
+    write(folder, {"a.yaml": "extends: base.yaml\nmodel: {graph: {hidden: {input: [nothing, nowhere]}}}\n"})
+    for each in dtrain("lint", "a.yaml", "--static", "--format", "json").diagnostics:
+        assert all(fix["replacement"] not in ("nothing", "nowhere") for fix in each["fixes"])  # type: ignore[attr-defined]
+
+
 def test_diff_changes_nothing(folder: Path) -> None:
     output = dtrain("lint", "wrong.yaml", "--diff")
     assert (folder / "wrong.yaml").read_text() == WRONG

@@ -252,6 +252,14 @@ def test_a_fix_that_may_change_the_plan_says_so(client: LspClient, folder: Path)
     client.close(uri)
 
 
+def test_fixes_found_by_trying_are_code_actions(client: LspClient, folder: Path) -> None:
+    uri = opened(client, folder, RECIPE.replace("lr: 1e-3", "lr: [1e-3]"))
+    [wrong] = client.wait_for_diagnostics(uri, bool)
+    [action] = client.code_actions(uri, wrong)
+    assert action["title"] == "replace `[1e-3]` by `1e-3` (may change the plan)"
+    client.close(uri)
+
+
 def test_all_safe_fixes_at_once(client: LspClient, folder: Path) -> None:
     text = RECIPE.replace("epochs: 2", "epochs: 010").replace('"{{ vars.width }}"', "{{ vars.width }}")
     uri = opened(client, folder, text)

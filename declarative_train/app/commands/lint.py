@@ -155,7 +155,10 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
     name, texts = path, edited
     if path == STDIN and stdin is not None:
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
-    return lint_recipe(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
+    find = lint_recipe
+    if args.format == "json" or args.unsafe_fixes:
+        from declarative_train.app.api.tried_fixes import lint_and_try as find  # for mistakes, and those who fix them
+    return find(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
 
 
 def apply_fixes(

@@ -4,13 +4,14 @@ because displaying a recipe must not run code."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train import recipe as recipe_room
 from declarative_train.app.api.compiling import STATIC, texts_of
 from declarative_train.app.api.tracer import LateTracer
+from declarative_train.app.api.tried_fixes import with_tried_fixes
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.fixes import locate_fixes
 from declarative_train.core.diagnostics.render import arrange
@@ -59,6 +60,20 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
     texts = {path: text, **texts_of(loaded)}
     left = suppress(locate_fixes(diagnostics, texts), texts, checked=None if full else STATIC)
     return Analysis(path, text, loaded, plan, tuple(arrange(left)), texts, full)
+
+
+def try_fixes(now: Analysis, lines: range) -> Analysis:
+    """Return the analysis in which the diagnostics that begin on these lines have fixes found by trying, as far as the
+    static checks find them."""
+    here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
+    if all(each.fixes for each in here):
+        return now
+
+    def lint(edited: Mapping[str, str]) -> tuple[Diagnostic, ...]:
+        return analyse(now.path, edited[now.path], full=False).diagnostics
+
+    found = with_tried_fixes(now.diagnostics, {now.path: now.text}, lint, None, here)
+    return replace(now, diagnostics=tuple(found))
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:

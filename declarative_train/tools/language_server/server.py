@@ -22,7 +22,7 @@ from pygls.uris import to_fs_path
 
 from declarative_train.app.commands.lint import looks_like_recipe
 from declarative_train.core.span import Span
-from declarative_train.tools.language_server.analysis import Analysis, analyse, earlier_diagnostics
+from declarative_train.tools.language_server.analysis import Analysis, analyse, earlier_diagnostics, try_fixes
 from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
 from declarative_train.tools.language_server.hover import Hover, hover
 from declarative_train.tools.language_server.messages import FIX_ALL, Messages, NamesAt, make_symbol
@@ -133,6 +133,9 @@ class RecipeServer:
         analysis = None if recipe is None else await self._of_this_text(recipe)
         if recipe is None or analysis is None:
             return []
+        lines = range(params.range.start.line + 1, params.range.end.line + 2)
+        newest = analysis
+        analysis = await self._in(self.quick, lambda: try_fixes(newest, lines))
         only = (
             None if params.context.only is None else [str(getattr(kind, "value", kind)) for kind in params.context.only]
         )

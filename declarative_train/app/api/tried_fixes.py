@@ -1,0 +1,124 @@
+"""Fixes found by trying: for a diagnostic without a fix, a small edit after which lint no longer reports it.
+
+`recipe/hints/edits.py` proposes edits; each is linted without the data, and the best of them with the checks that were
+asked for. No such fix is safe: another edit may have been meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from declarative_train.app.api.compiling import AS_WRITTEN, STATIC, Linted, Overrides, lint_recipe
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.recipe.hints.edits import apply, propose
+
+MOST_DIAGNOSTICS = 4  # for which edits are tried: most follow from one mistake
+MOST_EDITS = 80  # of a diagnostic
+MOST_FULL = 4  # of these, linted with the data and the graph
+
+Lint = Callable[[Mapping[str, str]], Iterable[Diagnostic]]  # edited texts by path -> diagnostics
+_Key = tuple[str, str]
+
+
+def lint_and_try(
+    path: str,
+    overrides: Overrides = AS_WRITTEN,
+    *,
+    texts: Mapping[str, str] | None = None,
+    static: bool = False,
+    plugins: bool = False,
+) -> Linted:
+    """Return what `lint_recipe` returns, with fixes found by trying. It takes as long as some more lints."""
+
+    def lint(edited: Mapping[str, str], *, static: bool) -> Linted:
+        changed = {**(texts or {}), **edited}
+        return lint_recipe(path, overrides, texts=changed, static=static, plugins=plugins)
+
+    def find(edited: Mapping[str, str], *, static: bool) -> list[Diagnostic]:
+        return lint(edited, static=static).diagnostics
+
+    linted = lint({}, static=static)
+    full = None if static else partial(find, static=False)
+    found = with_tried_fixes(linted.diagnostics, linted.texts, partial(find, static=True), full)
+    return Linted(found, linted.texts)
+
+
+def with_tried_fixes(
+    diagnostics: Iterable[Diagnostic],
+    texts: Mapping[str, str],
+    static: Lint,
+    full: Lint | None,
+    asked: Collection[Diagnostic] | None = None,
+) -> list[Diagnostic]:
+    """Return the diagnostics, the first few of them with a fix that was tried. `full`: the lint of all checks; None if
+    only `static` ones were asked for. `asked`: the diagnostics to find fixes for."""
+    found = list(diagnostics)
+    worst = [each for each in found if each.is_error] or found
+    worst = worst if asked is None else [each for each in found if each in asked]
+    gone = {_key(each) for each in found if each.fixes}
+    result, tried = {}, 0
+    for each in worst:
+        if tried == MOST_DIAGNOSTICS or _key(each) in gone or each.span.path not in texts or each.span.in_option:
+            continue
+        if full is None and not is_static(each):
+            continue
+        tried += 1
+        best = _find(each, found, texts, static, full)
+        if best is not None:
+            fixes, cured = best
+            gone |= cured
+            result[each] = each._replace(fixes=fixes)
+    return [result.get(each, each) for each in found]
+
+
+def _find(
+    wrong: Diagnostic, before: list[Diagnostic], texts: Mapping[str, str], static: Lint, full: Lint | None
+) -> tuple[tuple[Fix, ...], set[_Key]] | None:
+    """Return the fixes of one edit and the diagnostics that it removes; None if no edit helps."""
+    path, text = wrong.span.path, texts[wrong.span.path]
+    seen, ranked = {text}, list[tuple[bool, int, int, str, tuple[Fix, ...]]]()
+    lines = Lines(path, text)
+    for proposal in propose(wrong, text):
+        edited = apply(text, proposal)
+        if edited is None or edited in seen:
+            continue
+        seen.add(edited)
+        if len(seen) > MOST_EDITS:
+            break
+        left = list(static({path: edited}))
+        if _helps(wrong, before, left):
+            fixes = tuple(Fix(lines.span(start, end), new, safe=False) for start, end, new in proposal)
+            is_removal = len(proposal) == 1 and not proposal[0][2].strip() and wrong.code != "Y003"
+            ranked.append((is_removal, len(left), len(ranked), edited, fixes))
+    ranked.sort()
+    for *_, edited, fixes in ranked[: MOST_FULL if full is not None else 1]:
+        left = list((full or static)({path: edited}))
+        if _helps(wrong, before, left):
+            return fixes, {_key(each) for each in before} - {_key(each) for each in left}
+    if ranked and is_static(wrong):  # what is wrong with the data or the graph was hidden by it
+        return ranked[0][-1], {_key(wrong)}
+    return None
+
+
+def is_static(diagnostic: Diagnostic) -> bool:
+    """Return whether lint finds the diagnostic without the data and the graph."""
+    return diagnostic.code.startswith(STATIC)
+
+
+def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
+    """Return whether an edit removes the diagnostic and brings no other; once the text can be read, what is wrong in it
+    is reported for the first time."""
+    old, new = Counter(map(_key, before)), Counter(map(_key, left))
+    if new[_key(wrong)] >= old[_key(wrong)]:
+        return False
+    if wrong.code.startswith("Y"):
+        return not any(code.startswith("Y") for code, _ in new - old)
+    is_shape = wrong.code == "S003"  # a mapping in place of a word needs its keys
+    return all(code == "S002" and is_shape for code, _ in new - old)
+
+
+def _key(diagnostic: Diagnostic) -> _Key:
+    return diagnostic.code, diagnostic.message

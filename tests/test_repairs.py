@@ -1,0 +1,20 @@
+"""What a coding agent reaches that applies nothing but the fixes in lint's JSON (`python -m tests.repairs`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.repairs import repair
+
+
+def test_mistakes_are_repaired_by_their_fixes() -> None:
+    """Those that the static checks see."""
+    assert sum(repair(seed, static=True).is_repaired for seed in range(15)) >= 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_of_three_mistakes_are_repaired() -> None:
+    repairs = [repair(seed) for seed in range(300)]
+    assert sum(each.is_repaired for each in repairs) >= 200
+    assert sum(each.is_as_before for each in repairs) >= 180
