@@ -2,7 +2,8 @@
 
 A dispatch mode sees the storages of each operation's results; a weak reference reports when a storage is freed. On a
 GPU the count should equal what torch's caching allocator gives out, without rounding and fragmentation (never compared
-on one); on the CPU it is the memory of the process without its code. Memory that a kernel allocates and frees within one operation is not counted.
+on one); on the CPU it is the memory of the process without its code. Memory that a kernel allocates and frees within
+one operation is not counted.
 
 Each storage has a class: parameters, gradients and optimizer state are recognised by their owner, others by the phase
 of the step in which they were created."""
