@@ -59,7 +59,7 @@ def measure_plan(num_ranks: int, folder: Path) -> list[tuple[str, float, int]]:
     begun_s = processor_s()
     assert [row.rank for row in from_json(text).layout.ranks] == list(range(num_ranks))
     return [
-        ("planning", planned_s, len(text)),
+        ("planning, without a trace", planned_s, len(text)),
         ("reading the plan, all rows", processor_s() - begun_s, len(text)),
     ]
 

@@ -68,7 +68,7 @@ docs/index.md
         run/test_resume_layouts.py::test_another_layout_goes_on
     before a process starts, each with a suggestion if there is one
         test_cases.py::test_a_mistake_is_told_as_accepted
-    with these give the same gradients up to rounding
+    give the same gradients up to rounding
         test_parity.py::test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells
     of the time of a hand-written loop, a whole run
         test_statements.py::test_the_figures_of_the_front_pages_are_those_of_the_table
