@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 
 TYPES = (  # of our packs; tests/packs/test_packs.py compares them
-    *("box_iou", "boxes", "center_crop", "color_jitter", "cutmix", "date", "dora", "giou", "image", "image_folder"),
+    *(
+        "adamw_8bit",
+        "adamw_schedule_free",
+        "box_iou",
+        "boxes",
+        "center_crop",
+        "color_jitter",
+        "cutmix",
+        "date",
+        "dora",
+        "giou",
+        "image",
+        "image_folder",
+    ),
     *(
         "latent_attention",
         "lora",
@@ -40,3 +53,8 @@ def text_of_recipe(path: Path) -> str:
     text = path.read_text("utf-8")
     bases = [each.strip() for found in _BASES.findall(text) for each in found.split(",")]
     return "\n".join([text, *(text_of_recipe(path.parent / base) for base in bases)])
+
+
+def of_core(registry: Iterable[str]) -> list[str]:
+    """Return the types of a registry that the core has without packs."""
+    return sorted(name for name in registry if name not in TYPES)

@@ -345,11 +345,13 @@ class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. `lr` and `weight_decay` are fields; parameter groups override them
     (`lr_scale`, `weight_decay`). `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if
     False, fsdp is an error. `works_elementwise`: the update of an element depends only on the gradients of this
-    element; if False, the axis `tensor` is an error. `usual_lr`: the smallest and the largest usual lr; lint reports an
-    lr far outside."""
+    element; if False, the axis `tensor` is an error. `averages`: evaluations and checkpoints have other weights than
+    training, an average that the optimizer keeps; the torch optimizer has `train()` and `eval()`. `usual_lr`: the
+    smallest and the largest usual lr; lint reports an lr far outside."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:

@@ -17,7 +17,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.engine.axes import make_gradient_sync
 from declarative_train.engine.collectives import MeshPosition, average_buffers, make_group
 from declarative_train.engine.observer import UNOBSERVED
-from declarative_train.engine.step.ema import Average
+from declarative_train.engine.step.ema import Average, forget_gathered
 from declarative_train.engine.step.model_preparation import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.engine.step.objective import as_run
 from declarative_train.engine.step.optimizers import build_optimizers
@@ -181,6 +181,7 @@ class Engine:
         `batches`: one for each accumulation step. `num_rows`: real rows of the global batch. `lr_factor`: factor of the
         lr schedule. `measure`: whether to compute the gradient norm."""
         runner, sharing = self._runner, self._sharing
+        self.switch_weights(trains=True)
         runner.observer = observer
         chunks = runner.chunks(batches)
         factors, counts = runner.factors(chunks, num_rows)
@@ -213,8 +214,15 @@ class Engine:
         ranks."""
         if not training:
             self.synchronize_buffers()
+            self.switch_weights(trains=False)
         for module in self.modules:
             set_training(module, training)
+
+    def switch_weights(self, *, trains: bool) -> None:
+        """Choose the weights of training, or those of evaluations and checkpoints if the optimizer keeps an average.
+        The next step returns to the weights of training."""
+        if self.optimizer.switch(trains=trains):
+            forget_gathered(self.model)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the model on a batch for an evaluation, without gradients or updates of statistics. Return all values

@@ -172,6 +172,7 @@ class Checkpoints:
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
         """Return the data that this rank writes; None if it writes nothing."""
         self._engine.synchronize_buffers()
+        self._engine.switch_weights(trains=False)
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
         moments, numbers = optimizer_entries(self._engine)
@@ -277,6 +278,7 @@ class Checkpoints:
         """Load only parameters and buffers. `with_base`: also the frozen weights to which the checkpoint refers."""
         from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
 
+        self._engine.switch_weights(trains=False)  # as saved
         records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
         packed = find_packed(self._engine.model)

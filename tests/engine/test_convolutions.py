@@ -12,6 +12,7 @@ import torch
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step import model_preparation as model
+from tests.alone import of_core
 from tests.engine.made_recipes import DIGITS, WAYS, compiled, merged, write_data
 from tests.engine.runs import assert_same_tensors, go, last_tensors
 
@@ -138,7 +139,7 @@ def test_a_cast_keeps_the_layout() -> None:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [pytest.param(name, marks=() if name in QUICK else LONG) for name in OPTIMIZERS if name != "muon"],
+    [pytest.param(name, marks=() if name in QUICK else LONG) for name in of_core(OPTIMIZERS) if name != "muon"],
 )
 def test_every_optimizer_does_the_same_in_either_layout(
     directory: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.run.rank import FailureContext, run_rank
 from declarative_train.run.rank_job import RankJob
 from declarative_train.run.storage.run_dir import RunPlace
+from tests.alone import of_core
 from tests.components.test_layers_all import CASES, OWN
 from tests.engine.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
 from tests.engine.pretend_gpu import (
@@ -94,7 +95,7 @@ OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
+@pytest.mark.parametrize("name", of_core(OPTIMIZERS))
 def test_every_optimizer(directory: Path, name: str) -> None:
     optimizer = {"type": name, "lr": 0.01, **OPTIMIZER_SETTINGS.get(name, {})}
     of_biases = {"model": {"parameters": {"bias": {"optimizer": {"type": "adamw", "lr": 0.01}}}}}

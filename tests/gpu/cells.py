@@ -31,6 +31,7 @@ from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.run import rank as rank_module
 from declarative_train.run.launch import run
+from tests.alone import of_core
 from tests.engine.made_recipes import WAYS, compiled, merged, write_recipe
 from tests.engine.parity import Recording, largest_difference, record_plan
 from tests.engine.runs import go, last_tensors
@@ -158,7 +159,7 @@ NORMS = {"model": {"parameters": {"layers.*.norm.weight": {"optimizer": {"type":
 def optimizers(folder: Path) -> dict[str, Any]:
     """Three steps of each in double precision, next to the CPU: the parameters afterwards."""
     found = {}
-    for name in OPTIMIZERS:
+    for name in of_core(OPTIMIZERS):
         settings = {"type": name, "lr": 0.01, **OPTIMIZER_SETTINGS.get(name, {})}
         biases = {"model": {"parameters": {"bias": {"optimizer": {"type": "adamw", "lr": 0.01}}}}}
         changes: list[dict[str, Any]] = [{"training": {"optimizer": settings, "precision": "fp64"}}]
@@ -217,7 +218,7 @@ def no_synchronisation(folder: Path) -> dict[str, Any]:
                 "clip_grad_norm": 1.0,
             }
         }
-        for name in OPTIMIZERS
+        for name in of_core(OPTIMIZERS)
         if name != "muon"
     }
     plain |= {f"precision {name}": precision(name) for name in ("fp32", "bf16", "fp64")}

@@ -44,7 +44,7 @@ class Average:
             kept = held.clone()
             held.copy_(own)
             own.copy_(kept)
-        self._forget_gathered()
+        forget_gathered(self._model)
 
     @torch.no_grad()
     def begin_again(self) -> None:
@@ -52,10 +52,11 @@ class Average:
         for own, held in zip(self._own, self._held, strict=True):
             own.copy_(held)
 
-    def _forget_gathered(self) -> None:
-        """Free parameters that fully_shard keeps gathered after a forward, since they still have the values before the
-        swap."""
-        for part in self._model.modules():
-            reshard: Any = getattr(type(part), "reshard", None)
-            if callable(reshard):
-                reshard(part)
+
+def forget_gathered(model: nn.Module) -> None:
+    """Free parameters that fully_shard keeps gathered after a forward, since they still have the values before a
+    change."""
+    for part in model.modules():
+        reshard: Any = getattr(type(part), "reshard", None)
+        if callable(reshard):
+            reshard(part)

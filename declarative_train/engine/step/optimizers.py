@@ -50,6 +50,8 @@ class Optimizers:
         self._parts = tuple(parts)
         self._tensors = tuple(parameters.values())
         self._factor = 1.0
+        self._averaging = [part for part in parts if hasattr(part, "train") and hasattr(part, "eval")]
+        self._trains = True
 
     def zero_grad(self) -> None:
         for parameter in self._tensors:
@@ -68,6 +70,16 @@ class Optimizers:
         """Return {name of a parameter group in the logs: its current learning rate}, for the groups of the whole model,
         other pipeline stages included."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
+
+    def switch(self, *, trains: bool) -> bool:
+        """Let optimizers that keep an average write into the parameters the weights of training, or else the average,
+        which evaluations and checkpoints have. Return whether parameters may have changed."""
+        if trains == self._trains or not self._averaging:
+            return False
+        self._trains = trains
+        for part in self._averaging:
+            part.train() if trains else part.eval()
+        return True
 
     def step(self) -> None:
         for part in self._parts:
@@ -91,7 +103,9 @@ class Optimizers:
         """Yield (parameter, entry of its state such as `exp_avg`, value) for all parameters."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
-                for entry, value in part.state.get(parameter, {}).items():
+                pack = getattr(part, "pack_state", None)  # of an optimizer whose state is not plain tensors
+                packed = part.state.get(parameter, {}) if pack is None else pack(parameter)
+                for entry, value in packed.items():
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -101,9 +115,9 @@ class Optimizers:
                 for parameter in group["params"]:
                     found = state.get(self._name(parameter))
                     if found:
-                        part.state[parameter] = {
-                            entry: _place_state(entry, value, parameter, group) for entry, value in found.items()
-                        }
+                        placed = {entry: _place_state(entry, value, parameter, group) for entry, value in found.items()}
+                        unpack = getattr(part, "unpack_state", None)
+                        part.state[parameter] = placed if unpack is None else unpack(parameter, placed)
 
     def _name(self, parameter: nn.Parameter) -> str:
         return next(name for name, other in self.parameters.items() if other is parameter)

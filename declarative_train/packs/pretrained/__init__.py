@@ -1,5 +1,5 @@
-"""Pack `pretrained`: published models as weights of shipped blocks, models of timm and transformers as nodes,
-adapters."""
+"""Pack `pretrained`: published models as weights of shipped blocks, models of timm and transformers as nodes, adapters,
+optimizers of other libraries."""
 
 from declarative_train.core.packs import Pack
 
@@ -11,6 +11,10 @@ PACK = Pack(
         "layer": {
             "timm": f"{_HERE}.libraries.timm:Timm",
             "transformers": f"{_HERE}.libraries.transformers:Transformers",
+        },
+        "optimizer": {
+            "adamw_8bit": f"{_HERE}.optimizers.library_optimizers:Adamw8bit",
+            "adamw_schedule_free": f"{_HERE}.optimizers.library_optimizers:AdamwScheduleFree",
         },
     },
     formats=dict.fromkeys(("huggingface", "timm", "torchvision"), f"{_HERE}.formats:PublishedWeights"),

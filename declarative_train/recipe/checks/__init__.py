@@ -45,6 +45,7 @@ RULES: dict[str, str] = {
     "O014": "optimizer_rules.swapped_betas",
     "O015": "data_rules.target_in_view",
     "O019": "optimizer_rules.implausible_weight_decay",
+    "O020": "optimizer_rules.averaging_optimizer",
     "O030": "key_rules.unusable_folder",
     "O031": "key_rules.missing_package",
     "O032": "key_rules.checkpoints_among_runs",

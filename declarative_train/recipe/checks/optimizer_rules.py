@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.components.component import Optimizer
-from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
 from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 
 _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 
@@ -102,3 +103,47 @@ def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
         message = f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}, but the second is usually larger"
         hint = f"write `betas: {turned}`"
         yield warning("O014", span, message, hint, fixes=() if path is None else (Fix(span, turned, safe=False),))
+
+
+def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
+    """averaging-optimizer (O020)
+
+    Finds: an optimizer that keeps an average of the weights, next to `training.ema`, to a learning rate that falls, or
+           to batch norm.
+    Why:   evaluations and checkpoints have its average. An average of that average has no use; the average replaces a
+           learning rate that falls; and the running statistics of batch norm belong to the weights of training, so
+           that the average would be evaluated with wrong ones.
+    Diff:
+        training:
+    -     optimizer: {type: adamw_schedule_free, lr: 0.003}
+    +     optimizer: {type: adamw, lr: 0.003}
+          lr_schedule: {type: cosine, warmup: 10%}
+    """
+    training = draft.training
+    if training is None:
+        return
+    kept = next((found for found in optimizers_of(draft) if found[0].averages), None)
+    if kept is None:
+        return
+    optimizer, _, place = kept
+    related = (Related(place, "it keeps an average of the weights"),)
+    if training.ema is not None:
+        message = f"`{optimizer.type}` keeps an average already, and `ema` would average the weights of training"
+        yield error("O020", draft.span("training.ema"), message, "remove `ema`", related)
+    if training.lr_schedule is not None and training.lr_schedule.component.type != "constant":
+        message = f"the average of `{optimizer.type}` takes the place of a learning rate that falls"
+        hint = "write `type: constant`; `warmup` stays useful"
+        yield warning("O020", draft.span("training.lr_schedule"), message, hint, related)
+    for span in () if draft.scope is None else _batch_norms(draft.scope):
+        message = f"`{optimizer.type}` evaluates an average of the weights, for which batch norm has no statistics"
+        yield error("O020", span, message, "use group_norm or layer_norm, or another optimizer", related)
+        break
+
+
+def _batch_norms(scope: Scope) -> Iterator[Span]:
+    """Yield the places of the layers `batch_norm` of a model."""
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            yield from _batch_norms(node.scope)
+        elif isinstance(node, LayerNode) and node.layer.type == "batch_norm":
+            yield node.span

@@ -1,0 +1,33 @@
+"""AdamW of the package schedulefree. Its numbers are in the state of the parameters, so that checkpoints have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedulefree import AdamWScheduleFree
+
+_NUMBERS = ("k", "weight_sum", "lr_max")
+
+
+class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
+    """The library's optimizer. It keeps the number of steps and the weight of the average in its parameter groups;
+    here each parameter's state has them too."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the parameters and copy the groups' numbers into their states."""
+        loss = super().step(closure)
+        for group in self.param_groups:
+            numbers = {name: group[name] for name in _NUMBERS}
+            for parameter in group["params"]:
+                if parameter in self.state:
+                    self.state[parameter].update(numbers)
+        return loss
+
+    def train(self) -> None:
+        """Write the weights of training into the parameters. Loaded states set the groups' numbers."""
+        for group in self.param_groups:
+            states = (self.state[parameter] for parameter in group["params"] if parameter in self.state)
+            known = next((state for state in states if "k" in state), None)
+            if known is not None:
+                group.update({name: known[name] for name in _NUMBERS})
+        super().train()
