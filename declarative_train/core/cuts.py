@@ -4,22 +4,38 @@ parameters."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal, NamedTuple
 
 CutKind = Literal[
-    "columns", "rows", "heads", "vocabulary", "gathered", "hidden", "experts", "features", "tokens", "positions"
+    "columns",
+    "rows",
+    "split",
+    "heads",
+    "vocabulary",
+    "gathered",
+    "hidden",
+    "experts",
+    "inside",
+    "shared",
+    "features",
+    "tokens",
+    "positions",
 ]
 """How a layer is divided over ranks.
 
 columns     each rank computes a part of the output features, from the whole input
 rows        each rank reads a part of the input features; the outputs of all ranks are summed
+split       as rows, but each rank has the whole input, and takes its part of the features
 heads       each rank computes some heads of attention, from the whole input; the outputs are summed
 vocabulary  each rank holds the rows of some words: an embedding sums the outputs, a head gives the scores of its
             words to a loss that adds up over the ranks
 hidden      each rank computes some hidden features of each expert; the outputs are summed
 experts     each rank of `expert` computes some experts, for the rows that all ranks send to it
+inside      the layer is a model of a library, whose parts are divided (`LayerCut.parts`)
+shared      part of such a model: each rank computes it whole, but uses the result for its own heads only, so that
+            gradients are summed
 gathered    as columns, but the output is gathered: a head whose scores are read whole
 tokens      the output of a position depends on the input at this position only, so each rank computes its positions
 positions   as tokens, for the `context` axis: or the layer exchanges what it needs of other positions itself
@@ -37,16 +53,26 @@ class ParameterCut:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCut:
+    """Division of one node, or of a part of it, over the ranks of the `tensor` axis. `kind`: how it is divided; "" if
+    every rank has it whole, for the given `reason`."""
+
+    kind: CutKind | Literal[""]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCut:
     """Cut of a layer: how it is divided (`kind`), the parameters that are cut (`parameters`), and the names of uncut
     parameters whose gradient must be summed over the ranks, because each rank uses them for a part of the features
     (`summed`). `whole`: the ports and outputs of a layer cut by positions that have no positions; their values are the
-    same on all ranks."""
+    same on all ranks. `parts`: for the kind "inside", the division of each submodule with parameters, by its path."""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]
     summed: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    parts: Mapping[str, NodeCut] = field(default_factory=dict)
 
 
 NO_CUTS: Mapping[str, RankCut] = {}

@@ -17,7 +17,7 @@ from declarative_train.components.expressions.functions import ELEMENTWISE, VIEW
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
 from declarative_train.components.storages import BLOCK, StorageName
-from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
+from declarative_train.core.cuts import CutKind, LayerCut, NodeCut, ParameterCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.partition import open_blocks
@@ -28,27 +28,25 @@ HeadKind = Literal["vocabulary", "gathered"]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCut:
-    """Division of one node over the ranks of the `tensor` axis. `kind`: how it is divided; "" if every rank has the
-    whole node, for the given `reason`."""
-
-    kind: CutKind | Literal[""]
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Cuts:
     """Division of a model over the ranks of `tensor` and `expert`: `nodes` by path, `parameters` by name.
 
     `summed`: undivided parameters whose gradients are summed over the ranks of `tensor`. `outputs`: outputs of the
     graph of which each rank has only part of the features. `tokens`: for each layer, how the tokens that it reads and
-    writes are divided (`graph/token_cuts.py`)."""
+    writes are divided (`graph/token_cuts.py`). `parts`: the division of the submodules of each node "inside"."""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
     summed: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     tokens: dict[str, TokenCut] = field(default_factory=dict)
+    parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
+
+    def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
+        """Yield the path and the division of each node, and after it those of its submodules."""
+        for path, node in self.nodes.items():
+            yield path, node
+            yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())
 
     @property
     def of_experts(self) -> frozenset[str]:
@@ -98,6 +96,7 @@ def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind
 def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
     nodes: dict[str, NodeCut] = {}
     parameters: dict[str, ParameterCut] = {}
+    parts: dict[str, dict[str, NodeCut]] = {}
     summed: list[str] = []
     layers, graph = above(given.names), open_blocks(graph, tuple(_layer_paths(graph)))
     deriver = _Deriver(graph, "", given, heads)
@@ -110,13 +109,15 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
         nodes[path] = NodeCut(found.kind)
         parameters |= {f"{path}.{name}": cut for name, cut in found.parameters.items()}
         summed += [f"{path}.{name}" for name in found.summed]
+        if found.parts:
+            parts[path] = dict(found.parts)
     made_by = {name: _source(graph.outputs[name]) for name, kind in heads.items() if kind == "vocabulary"}
     divided = (name for name, path in made_by.items() if nodes.get(path, NodeCut("")).kind == "vocabulary")
     tokens = {}
     if given.sequence:
         tokens = divide_tokens(graph, deriver.roles(), given.size * given.parts, deriver.stage_of)
     summed += [name for path, cut in tokens.items() for name in _find_summed(path, cut, nodes.get(path), given)]
-    return Cuts(nodes, parameters, tuple(dict.fromkeys(summed)), tuple(divided), tokens)
+    return Cuts(nodes, parameters, tuple(dict.fromkeys(summed)), tuple(divided), tokens, parts)
 
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
@@ -185,7 +186,7 @@ class _Deriver:
     def _cut(self, node: Node) -> dict[str, LayerCut | str]:
         """Return {node: division} for a layer and the region that begins with it, or {node: reason} if it stays
         undivided."""
-        for kind in ("heads", "vocabulary", "hidden"):
+        for kind in ("heads", "vocabulary", "hidden", "inside"):
             cut = self._cut_as(node, kind)
             if cut is not None:
                 return {node.name: cut}
@@ -336,6 +337,7 @@ _ROLES: dict[str, Role] = {
     "rows": "leaves",
     "heads": "encloses",
     "hidden": "other",
+    "inside": "other",
 }
 
 

@@ -3,13 +3,16 @@ objective."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from declarative_train.core.cuts import NodeCut
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.cuts import Cuts, DivisionInput, HeadKind, NodeCut, derive_cuts
+from declarative_train.graph.cuts import Cuts, DivisionInput, HeadKind, derive_cuts
 from declarative_train.graph.expert_cuts import find_expert_cuts
+from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
+from declarative_train.graph.read import is_library
 from declarative_train.plan.checks.cuts import experts_do_not_divide, no_experts, nothing_is_divided
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan
@@ -71,7 +74,22 @@ def _divide_layers(
     if not any(node.kind for node in cuts.nodes.values()):
         reasons = {path: node.reason for path, node in cuts.nodes.items()}
         diagnostics.append(nothing_is_divided(recipe.span("parallelism.tensor"), reasons))
+    elif whole := {
+        path: cuts.nodes[path].reason
+        for path in _library_nodes(lowered.graph)
+        if path in cuts.nodes and not cuts.nodes[path].kind
+    }:
+        diagnostics.append(nothing_is_divided(recipe.span("parallelism.tensor"), whole, "nothing of a library's model"))
     return replace(layout, cuts=cuts), diagnostics
+
+
+def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of the nodes that are a library's model."""
+    for node in graph.nodes:
+        if node.graph is not None:
+            yield from _library_nodes(node.graph, f"{prefix}{node.name}.")
+        elif is_library(node.component):
+            yield f"{prefix}{node.name}"
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:

@@ -7,6 +7,7 @@ the map in the layer's module ("" if the module itself is the map).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +89,13 @@ class Adapted(Layer):
         parameters, summed = dict(cut.parameters), [*cut.summed]
         for path, adapter in self.adapters.items():
             prefix = f"{path}." if path else ""
-            own = adapter.cut(cut.parameters[f"{prefix}weight"])
+            weight = cut.parameters.get(f"{prefix}weight")
+            own = LayerCut(kind, {}) if weight is None else adapter.cut(weight)
             if isinstance(own, str):
                 return own
             parameters |= {f"{prefix}{name}": each for name, each in own.parameters.items()}
             summed += [f"{prefix}{name}" for name in own.summed]
-        return LayerCut(kind, parameters, tuple(summed))
+        return replace(cut, parameters=parameters, summed=tuple(summed))
 
     def products(self, use: Use) -> Iterable[Product]:
         """Yield the matrix products of the base layer and, for each adapter, those of its two matrices, for as many

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from declarative_train.components.layers.modules.divided import TensorRanks, find_cuts, set_cuts
+from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters, find_cuts
 from declarative_train.components.layers.modules.divided_linear import divide_linear
-from declarative_train.core.cuts import RankCut
+from declarative_train.core.cuts import NodeCut, RankCut
 from declarative_train.engine.axes.gradient_sync import norm_of_parts
 from declarative_train.engine.axes.replicate import sum_gradients
 from declarative_train.engine.collectives import local_part
-from declarative_train.graph.cuts import NodeCut
 from declarative_train.graph.initialise import has_module
 from declarative_train.graph.token_cuts import TokenCut
 
@@ -43,7 +42,9 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
             continue
         part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
         between = _tensor_ranks(place, tokens)
-        if isinstance(part, nn.Linear):
+        if node.kind == "inside":
+            part.divide_parts({name: cut.kind for name, cut in cuts.parts[path].items() if cut.kind}, between)  # type: ignore[operator]
+        elif isinstance(part, nn.Linear):
             divided = divide_linear(part, node.kind, between)
             for module in held.modules:
                 if has_module(module, path):
@@ -53,15 +54,9 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
     for path, tokens in cuts.tokens.items():
         if has_module(model, path) and not cuts.nodes.get(path, NodeCut("")).kind:
             _convert_tokens(model.get_submodule(path), tokens, ranks)
-    by_owner: dict[str, dict[str, RankCut]] = {}
     of_experts = cuts.of_experts
-    for name, cut in cuts.parameters.items():
-        owner, _, attribute = name.rpartition(".")
-        if has_module(model, owner) and name not in of_experts:
-            by_owner.setdefault(owner, {})[attribute] = RankCut(cut, ranks.index, ranks.size)
-    made: dict[torch.Tensor, nn.Parameter] = {}
-    for owner, found in by_owner.items():
-        set_cuts(model.get_submodule(owner), found, made)
+    own = {name: cut for name, cut in cuts.parameters.items() if name not in of_experts}
+    cut_parameters(model, {name: RankCut(cut, ranks.index, ranks.size) for name, cut in own.items()})
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:

@@ -11,13 +11,14 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, war
 from declarative_train.core.span import Span
 
 
-def nothing_is_divided(span: Span, reasons: Mapping[str, str]) -> Diagnostic:
+def nothing_is_divided(span: Span, reasons: Mapping[str, str], what: str = "no layer") -> Diagnostic:
     """nothing-is-divided (P110)
 
-    Finds: a `tensor` axis whose ranks can divide no layer of the model.
+    Finds: a `tensor` axis whose ranks can divide no layer of the model, or nothing of a library's model in it.
     Why:   every rank then holds and computes the whole model on the same rows. A linear layer is divided together with
            the one that reads its features, attention by its heads, an embedding by its rows; the sizes must be
-           multiples of the number of ranks.
+           multiples of the number of ranks. A model of transformers is divided if the library has a plan for its class
+           (transformers-models.md).
     Diff:
     -   parallelism: {tensor: 3}
     -   layout: {gpus: 3}
@@ -25,7 +26,7 @@ def nothing_is_divided(span: Span, reasons: Mapping[str, str]) -> Diagnostic:
     +   layout: {gpus: 2}
     """
     shown = "".join(f"; `{path}`: {reason}" for path, reason in list(reasons.items())[:3])
-    message = f"no layer can be divided, so that every rank computes the whole model{shown}"
+    message = f"{what} can be divided, so that every rank computes the whole model{shown}"
     return warning("P110", span, message, "use a number of ranks that divides the sizes of the layers, or ddp or fsdp")
 
 

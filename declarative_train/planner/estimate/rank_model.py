@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from declarative_train.core.cuts import RankCut
+from declarative_train.core.cuts import NodeCut, RankCut
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.graph.cuts import Cuts, NodeCut
+from declarative_train.graph.cuts import Cuts
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan
+
+_SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # kinds whose ranks exchange activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ def divide_for_rank(
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
-        graph, _ = _Divider(cuts, layout.size("tensor"), sums).divide(graph, "", {})
+        shapes = {item.name: item.shape for item in parameters}
+        graph, _ = _Divider(cuts, layout.size("tensor"), sums, shapes).divide(graph, "", {})
         made = []
         for item in parameters:
             cut = cuts.parameters.get(item.name)
@@ -92,8 +95,8 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 class _Divider:
     """Converter of a graph to the sizes on one rank. It adds the sums of each layer to `sums`."""
 
-    def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums]) -> None:
-        self._cuts, self._size, self._sums = cuts, size, sums
+    def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._cuts, self._size, self._sums, self._shapes = cuts, size, sums, shapes
 
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
@@ -123,7 +126,11 @@ class _Divider:
             not kind and given
         ):
             outputs = {name: self._part(spec) for name, spec in node.outputs.items()}
-        if kind:
+        if kind == "inside":
+            spec = known[next(iter(node.inputs.values()))]
+            vectors = spec.num_elements // (spec.shape[-1] if spec.is_floating and spec.shape else 1)
+            self._sums[path] = sum((each for each in self._sums_inside(path, vectors)), Sums())
+        elif kind:
             self._sums[path] = self._sums_of(node, kind, known)
         made = replace(node, component=self._component(node, kind, known), outputs={**node.outputs, **outputs})
         return made, outputs
@@ -133,7 +140,7 @@ class _Divider:
 
     def _component(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> dict[str, object] | None:
         component, size = node.component, self._size
-        if component is None or kind in ("", "experts"):
+        if component is None or kind in ("", "experts", "inside"):
             return component
         if kind == "heads":
             heads, kv_heads, width = _head_sizes(node, known)
@@ -148,6 +155,22 @@ class _Divider:
             return {**component, "out_features": output.shape[-1]}
         (output,) = node.outputs.values()
         return {**component, "out_features": output.shape[-1] // size}
+
+    def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
+        """Yield the sums of each submodule of a library's model, which reads `vectors` vectors per sample."""
+        for part, cut in self._cuts.parts[path].items():
+            names = (f"{path}.{part}.{name}" for name in ("weight", "down_proj"))
+            shape = next((self._shapes[name] for name in names if name in self._shapes), None)
+            if shape is None or cut.kind not in _SUMMED:
+                continue
+            written, read = vectors * shape[-2], vectors * shape[-1]
+            if cut.kind == "vocabulary":
+                yield Sums((read,))
+            elif cut.kind == "hidden":
+                yield Sums((written,), (written,))
+            else:
+                is_summed = cut.kind in ("rows", "split", "gathered")
+                yield Sums((written,) * is_summed, (read,) * (cut.kind != "rows"))
 
     def _sums_of(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> Sums:
         read = known[next(iter(node.inputs.values()))].num_elements

@@ -78,7 +78,7 @@ def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> li
             ranks = format_count(layout.size(axis), "rank")
             heads.append(f"{ranks} of the {axis} axis share {divided / total:.0%} of the parameters")
     groups: dict[tuple[str, str, str], list[list[int]]] = {}
-    for path, node in cuts.nodes.items():
+    for path, node in cuts.with_parts():
         words = path.split(".")
         pattern = ".".join("{}" if word.isdigit() else word for word in words)
         groups.setdefault((pattern, node.kind, node.reason), []).append([int(word) for word in words if word.isdigit()])

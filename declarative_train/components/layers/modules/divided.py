@@ -64,6 +64,11 @@ class TensorRanks:
         gradient of its own features."""
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
+    def split(self, x: Tensor) -> Tensor:
+        """Return this rank's features of `x` (..., F), which is the same on all ranks; in the backward, the gradients
+        of all features are gathered."""
+        return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
+
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Return all tokens (B, T, ...), given a part of them on each rank, for layers that each compute a part of the
         gradient; in the backward, each rank gets the gradients of its own tokens, summed over the ranks."""
@@ -139,6 +144,19 @@ def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn
             made[whole] = nn.Parameter(local, whole.requires_grad)
         part._parameters[name] = made[whole]
     setattr(part, _CUTS, dict(cuts))
+
+
+def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
+    """Replace the parameters `cuts` of a model on the meta device, given by their names, by this rank's parts. A
+    parameter of a module that the model does not have is left out."""
+    by_owner: dict[str, dict[str, RankCut]] = {}
+    modules, made = dict(model.named_modules()), dict[Tensor, nn.Parameter]()
+    for name, cut in cuts.items():
+        owner, _, attribute = name.rpartition(".")
+        if owner in modules:
+            by_owner.setdefault(owner, {})[attribute] = cut
+    for owner, found in by_owner.items():
+        set_cuts(modules[owner], found, made)
 
 
 def find_cuts(model: nn.Module) -> dict[str, RankCut]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.layers.sample_groups import Over
-from declarative_train.components.matrix_products import Product, Use
+from declarative_train.components.matrix_products import Product, Use, Weight
 from declarative_train.core.machine import install
 from declarative_train.packs.pretrained.libraries import model_name
 from declarative_train.packs.pretrained.libraries.problem import LibraryError
@@ -158,6 +158,13 @@ class LibraryLayer(Layer):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
+    def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> int:
+        """Return the elements of these parameters in the undivided model."""
+        from declarative_train.packs.pretrained.libraries.modules.node import bare
+
+        sizes = {name: item.numel() for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
+        return max(1, sum(sizes.get(each.name, prod(each.shape)) for each in matrices))
+
     def products(self, use: Use) -> list[Product]:
         """Return the matrix products of a forward. torch's counter finds their total from a trace without values; it is
         divided between trained and frozen weights by their sizes. With a single weight, or if the forward cannot be
@@ -169,6 +176,7 @@ class LibraryLayer(Layer):
         whole = forward_flops(self, use.inputs) if len(matrices) > 1 else None
         if whole is not None:
             elements = sum(prod(each.shape) for each in matrices)
+            whole = whole * elements // self._count_elements(use.inputs, matrices)  # less on a rank that has a part
             trained = whole * sum(prod(each.shape) for each in matrices if each.is_trained) // max(elements, 1)
             return [Product(trained, sides + 1), Product(whole - trained, sides)]
         first = next(iter(use.inputs.values()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Port, ShapeError
+from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.packs.pretrained.libraries import model_name
 from declarative_train.packs.pretrained.libraries.files import Files, reject_leftovers, several, tensors_in
 from declarative_train.packs.pretrained.libraries.layer import Inputs, LibraryLayer
@@ -252,6 +253,13 @@ class Transformers(LibraryLayer):
             hint = "give the files of this class; a head of one's own is that of another class, by `architecture`"
             reject_leftovers(found, type(of).__name__, hint, field="path")
         return found
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        if kind != "inside":
+            return None
+        from declarative_train.packs.pretrained.libraries.modules.division import find_division
+
+        return find_division(self, inputs, size)
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
         of: Any = module

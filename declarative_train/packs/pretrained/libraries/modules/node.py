@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from declarative_train.components.layers.modules.batch_norm import BATCH_NORMS, BatchNormModule, adopt_batch_norms
+from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seed_generators
 from declarative_train.graph.probe import move, without_memory
@@ -61,6 +62,13 @@ class LibraryNode(nn.Module):
 
     def forward(self, *values: Tensor | None) -> Any:
         return self._dtrain_layer.call(self, super().forward, values)
+
+    def divide_parts(self, parts: Mapping[str, str], ranks: TensorRanks) -> None:
+        """Compute only this rank's part of the submodules `parts` from now on; the caller replaces the parameters.
+        `parts`: kind of the division (`core/cuts.py`) by path."""
+        from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
+
+        divide_parts(self, parts, ranks)
 
     def reset_buffers(self) -> None:
         """Write the values of the buffers after `to_empty`: those that the library computed, or for saved buffers those
@@ -230,14 +238,15 @@ def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
             if callable(choose := getattr(module, "set_experts_implementation", None)):
                 choose("batched_mm")  # the grouped product is not counted, and has no meta kernel in float32
             with without_memory(module), counter, torch.no_grad():
-                module(*(_sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+                module(*(sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
             _FLOPS[key] = counter.get_total_flops()
         except Exception:  # the library's code may read values
             _FLOPS[key] = None
     return _FLOPS[key]
 
 
-def _sample(spec: Any) -> Tensor:
+def sample(spec: Any) -> Tensor:
+    """Return zeros as one sample of an input."""
     return torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
 
 

@@ -1,0 +1,85 @@
+"""Parts of a model of transformers on one rank of the `tensor` axis: hooks around its modules, and divided linear
+layers, exchange with the other ranks what `division.py` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.divided_linear import divide_linear
+
+
+def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks) -> None:
+    """Divide the submodules of a model. `parts`: the kind of each, by its path; the caller replaces parameters."""
+    for path, kind in parts.items():
+        part = model.get_submodule(path)
+        if isinstance(part, nn.Embedding):
+            (_look_up_part if kind == "vocabulary" else _join)(part, ranks)
+        elif isinstance(part, nn.Identity):  # an expert that every rank has, and whose outputs are summed
+            part.register_forward_pre_hook(lambda _, inputs: (inputs[0] / ranks.size, *inputs[1:]))
+        elif kind == "hidden":
+            _sum_outputs(part, ranks)
+        elif kind == "shared" and isinstance(part, nn.Linear):
+            _share_rotary_keys(part, _rope_width(model), ranks)
+        elif isinstance(part, nn.Linear):
+            divided = divide_linear(part, "rows" if kind == "split" else kind, ranks)
+            if kind == "split":
+                divided.register_forward_pre_hook(lambda _, inputs: (ranks.split(inputs[0]), *inputs[1:]))
+            model.set_submodule(path, divided)
+
+
+def _rope_width(model: Any) -> int:
+    width: int = model.config.get_text_config().qk_rope_head_dim
+    return width
+
+
+def _look_up_part(part: nn.Embedding, ranks: TensorRanks) -> None:
+    """Make an embedding look up the numbers of its own rows, and sum the vectors over the ranks."""
+    rows = part.num_embeddings // ranks.size
+    first = ranks.index * rows
+    padding = None if part.padding_idx is None else part.padding_idx - first
+    part.padding_idx = padding if padding in range(rows) else None
+    held: list[Tensor] = []
+
+    def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        place = inputs[0] - first
+        is_here = (place >= 0) & (place < rows)
+        held.append(is_here)
+        return (torch.where(is_here, place, 0), *inputs[1:])
+
+    def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        return ranks.add(output * held.pop().unsqueeze(-1))
+
+    part.register_forward_pre_hook(enter)
+    part.register_forward_hook(leave)
+
+
+def _join(part: nn.Module, ranks: TensorRanks) -> None:
+    part.register_forward_hook(lambda _, inputs, output: ranks.join(output))
+
+
+def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
+    """Sum the outputs of a module over the ranks, and the gradients of its inputs."""
+
+    def enter_one(value: Any) -> Any:
+        return ranks.enter(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    def enter(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(map(enter_one, inputs)), {name: enter_one(value) for name, value in named.items()}
+
+    part.register_forward_pre_hook(enter, with_kwargs=True)
+    part.register_forward_hook(lambda _, inputs, output: ranks.add(output))
+
+
+def _share_rotary_keys(part: nn.Linear, width: int, ranks: TensorRanks) -> None:
+    """Sum the gradients of a projection's last `width` features, which are the rotary keys of the heads of all
+    ranks. (The other features enter a divided layer, which sums theirs.)"""
+
+    def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        return torch.cat([output[..., :-width], ranks.enter(output[..., -width:])], -1)
+
+    part.register_forward_hook(leave)

@@ -1,0 +1,334 @@
+"""Division of a model of transformers over the ranks of the `tensor` axis, from the plan that the library has for its
+class (`tp_plan`, made of `base_model_tp_plan`): a style for each name of a module or parameter.
+
+The parts of one layer that work together (attention, a feed-forward network) are divided together or stay whole
+together: a projection to heads is only divided if the projection from heads is. Tied parameters are divided alike.
+
+The division is tried without values. What the library's code cannot compute in parts stays whole; and an undivided norm
+or activation that reads a part of the features has gradients that the ranks sum, also if the plan does not name it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters
+from declarative_train.core.cuts import CutKind, LayerCut, NodeCut, ParameterCut, RankCut
+from declarative_train.graph.probe import without_memory
+from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
+from declarative_train.packs.pretrained.libraries.modules.node import (
+    Inputs,
+    LibraryInterface,
+    bare,
+    build_node,
+    key_of,
+    sample,
+)
+
+_HEADS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "num_kv_heads")
+_OF_ATTENTION = ("head_dim", "qk_head_dim", "num_key_value_groups", *_HEADS)
+_UNNAMED = "the library's plan leaves it whole"
+
+
+class _WholeError(Exception):
+    """Error: a part cannot be divided. The text is the reason."""
+
+
+_FOUND: dict[str, LayerCut | str] = {}
+
+
+def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
+    """Return how `size` ranks divide a model of transformers, or the reason why all of it stays whole."""
+    key = f"{size} {key_of(layer, inputs)}"
+    if key not in _FOUND:
+        _FOUND[key] = _find(layer, inputs, size)
+    return _FOUND[key]
+
+
+def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
+    model = bare(layer, inputs)
+    plan: dict[str, str] = getattr(model, "tp_plan", None) or {}
+    if not plan:
+        return f"transformers has no tensor plan for a `{type(model).__name__}`"
+    styles = {name: style for name, _ in model.named_modules() if (style := plan.get(_generic(name)))}
+    try:
+        wanted = _trace(layer, inputs, size, {})
+    except Exception as problem:  # the library's code may read values
+        return f"its forward cannot be tried without values: {_line(problem)}"
+    kinds = dict.fromkeys(_generic(_group_of(name)) for name in styles)
+    failure = ""
+    for left in ("", *kinds):  # everything; then without one of the groups
+        whole = {_group_of(name): failure for name in styles if _generic(_group_of(name)) == left}
+        cuts = _divide_groups(model, size, plan, styles, whole)
+        try:
+            found = _trace(layer, inputs, size, cuts)
+            break
+        except Exception as problem:  # the library's code may not work with a part of the heads or features
+            failure = failure or f"the library's code does not work with a part of it: {_line(problem)}"
+    else:
+        return failure
+    for name, shape in wanted.items():  # a norm or an activation of which each rank has a part of the input
+        if name not in cuts and found[name] != shape:
+            cuts[name] = LayerCut("shared", {})
+    for name, cut in cuts.items():
+        if cut.kind == "shared":
+            module, is_part = model.get_submodule(name), found.get(name) != wanted.get(name)
+            own = tuple(each for each, _ in module.named_parameters(recurse=False))
+            cuts[name] = LayerCut("shared", {}, own if is_part else ())
+    return _join_parts(model, cuts, whole, styles)
+
+
+def _divide_groups(
+    model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
+) -> dict[str, LayerCut]:
+    """Return the division of each submodule that the plan names (`styles`). Groups that stay whole are added to
+    `whole`, with the reason."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, style in styles.items():
+        groups.setdefault(_group_of(name), {})[name] = style
+    while True:
+        cuts: dict[str, LayerCut] = {}
+        for group, members in groups.items():
+            if group in whole:
+                continue
+            try:
+                cuts |= {name: _Part(model, name, size, plan).cut(style) for name, style in members.items()}
+            except _WholeError as reason:
+                whole[group] = str(reason)
+        if not (apart := dict(_find_ties_apart(model, cuts))):
+            return cuts
+        whole |= apart
+
+
+def _join_parts(
+    model: nn.Module, cuts: dict[str, LayerCut], whole: dict[str, str], styles: dict[str, str]
+) -> LayerCut | str:
+    parameters = {f"{name}.{each}": cut for name, found in cuts.items() for each, cut in found.parameters.items()}
+    if not parameters:
+        return next(iter(whole.values()), "the library's plan divides no parameter of it")
+    parts = {}
+    for name, module in model.named_modules():
+        if name in cuts:
+            parts[name] = NodeCut(cuts[name].kind)
+        elif next(module.parameters(recurse=False), None) is not None:
+            parts[name] = NodeCut("", whole.get(_group_of(name), _UNNAMED) if name in styles else _UNNAMED)
+    summed = tuple(f"{name}.{each}" for name, found in cuts.items() for each in found.summed)
+    return LayerCut("inside", parameters, summed, parts=parts)
+
+
+def _line(problem: Exception) -> str:
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
+
+
+class _NoPeers:
+    """Peers that exchange no values, to find shapes."""
+
+    rank = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        return torch.cat([tensor] * self.size, -1)
+
+
+def _trace(
+    layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of the first tensor that each submodule with parameters reads in a forward without values, and
+    of the output as "". `cuts`: the submodules that are divided."""
+    with torch.device("meta"):
+        module = build_node(layer, inputs).eval()
+    if callable(choose := getattr(module, "set_experts_implementation", None)):
+        choose("batched_mm")  # the grouped product does not accept every width
+    peers: Any = _NoPeers(size)
+    divide_parts(module, {name: cut.kind for name, cut in cuts.items()}, TensorRanks(peers))
+    parameters = {f"{name}.{each}": cut for name, found in cuts.items() for each, cut in found.parameters.items()}
+    cut_parameters(module, {name: RankCut(cut, 0, size) for name, cut in parameters.items()})
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def watch(name: str, part: nn.Module) -> None:
+        def seen(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            tensors = [each for each in (*given, *named.values()) if isinstance(each, Tensor)]
+            if tensors:
+                shapes.setdefault(name, tuple(tensors[0].shape))
+
+        part.register_forward_pre_hook(seen, with_kwargs=True)
+
+    for name, part in module.named_modules():
+        if name and next(part.parameters(recurse=False), None) is not None:
+            watch(name, part)
+    with without_memory(module), torch.no_grad():
+        output = module(*(sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+    return shapes | {"": tuple(output.shape)}
+
+
+def _generic(name: str) -> str:
+    """Return a name as the library's plans write it, with `*` for each number of a layer."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def _group_of(name: str) -> str:
+    """Return the path that the parts which work together share: up to the member of a layer, such as
+    `layers.0.self_attn`."""
+    found = re.match(r"(.*?\.\d+\.[^.]+)(\.|$)", name)
+    return found[1] if found else name
+
+
+def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
+    """Yield (group that must stay whole, reason) for parameters that are the same tensor but are divided in different
+    ways."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for same in (each for each in names.values() if len(each) > 1):
+        owners = [name.rpartition(".") for name in same]
+        found = [cuts[owner].parameters.get(name) if owner in cuts else None for owner, _, name in owners]
+        if any(each != found[0] for each in found):
+            for (owner, _, _), cut in zip(owners, found, strict=True):
+                if cut is not None:
+                    others = [name for name in same if not name.startswith(f"{owner}.")]
+                    yield _group_of(owner), f"it is tied to `{others[0]}`, which is divided in another way"
+
+
+class _Part:
+    """Submodule of a model that the library's plan names."""
+
+    def __init__(self, model: nn.Module, path: str, size: int, plan: dict[str, str]) -> None:
+        self._model, self._path, self._size, self._plan = model, path, size, plan
+        self._module: Any = model.get_submodule(path)
+
+    def cut(self, style: str) -> LayerCut:
+        """Return how the part is divided. Raises _WholeError."""
+        if style not in _STYLES:
+            raise _WholeError(f"the library's plan has the style `{style}` for `{self._path}`, which is not supported")
+        return _STYLES[style](self)
+
+    def columns(self) -> LayerCut:
+        owner = self._model.get_submodule(self._path.rpartition(".")[0])
+        for name, _ in owner.named_parameters(recurse=False):
+            if _generic(f"{self._path.rpartition('.')[0]}.{name}") not in self._plan:
+                raise _WholeError(f"the library's plan does not say how its `{name}` is divided")
+        self._check_heads()
+        return self._linear("columns", 0)
+
+    def gathered(self) -> LayerCut:
+        return self._linear("gathered", 0)
+
+    def rows(self) -> LayerCut:
+        return self._linear("rows", 1)
+
+    def split(self) -> LayerCut:
+        return self._linear("split", 1)
+
+    def vocabulary(self) -> LayerCut:
+        return self._embedding("vocabulary", 0)
+
+    def embedding_columns(self) -> LayerCut:
+        return self._embedding("gathered", 1)
+
+    def shared(self) -> LayerCut:
+        return LayerCut("shared", {})
+
+    def shared_output(self) -> LayerCut:
+        """Return the division of a projection to a latent and to rotary keys, which the heads of all ranks read."""
+        if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
+            raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
+        return LayerCut("shared", {})
+
+    def hidden(self) -> LayerCut:
+        """Return the division of the experts of a layer by their hidden features."""
+        return LayerCut("hidden", self._own())
+
+    def local(self) -> LayerCut:
+        """Return the division of the parameters that a module has itself, such as the sinks of attention."""
+        return LayerCut("heads", self._own())
+
+    def identity(self) -> LayerCut:
+        if not isinstance(self._module, nn.Identity):
+            raise _WholeError(f"`{self._path}` is not an identity")
+        return LayerCut("hidden", {})
+
+    @property
+    def _rope_width(self) -> int | None:
+        model: Any = self._model
+        width: int | None = getattr(model.config.get_text_config(), "qk_rope_head_dim", None)
+        return width
+
+    def _own(self) -> dict[str, ParameterCut]:
+        cuts = {}
+        for name, parameter in self._module.named_parameters(recurse=False):
+            style = self._plan.get(_generic(f"{self._path}.{name}"))
+            if style is None:
+                continue
+            if style not in _OF_PARAMETERS:
+                raise _WholeError(f"the library's plan has the style `{style}` for `{name}`, which is not supported")
+            from_end, pieces = _OF_PARAMETERS[style]
+            dim = max(0, parameter.dim() - from_end)
+            cuts[name] = self._parameter(name, dim, pieces)
+        return cuts
+
+    def _linear(self, kind: CutKind, dim: int) -> LayerCut:
+        if type(self._module).forward is not nn.Linear.forward:
+            raise _WholeError(f"`{self._path}` is a `{type(self._module).__name__}`, not a linear layer")
+        cuts = {"weight": self._parameter("weight", dim)}
+        if dim == 0 and self._module.bias is not None:
+            cuts["bias"] = self._parameter("bias", 0)
+        return LayerCut(kind, cuts)
+
+    def _embedding(self, kind: CutKind, dim: int) -> LayerCut:
+        if not isinstance(self._module, nn.Embedding):
+            raise _WholeError(f"`{self._path}` is a `{type(self._module).__name__}`, not an embedding")
+        return LayerCut(kind, {"weight": self._parameter("weight", dim)})
+
+    def _parameter(self, name: str, dim: int, pieces: int = 1) -> ParameterCut:
+        length = self._module._parameters[name].shape[dim]
+        if length % (pieces * self._size):
+            words = "columns" if dim else "rows"
+            raise _WholeError(f"`{self._path}.{name}` has {length} {words}, not a multiple of {pieces * self._size}")
+        return ParameterCut(dim, (length // pieces,) * pieces)
+
+    def _check_heads(self) -> None:
+        """Raise _WholeError if the part is a projection to heads that the ranks cannot share."""
+        owner: Any = self._model.get_submodule(self._path.rpartition(".")[0])
+        if not any(hasattr(owner, name) for name in _OF_ATTENTION):
+            return
+        config = getattr(owner, "config", None)
+        for name in _HEADS:
+            count = getattr(owner, name, getattr(config, name, None))
+            if isinstance(count, int) and count % self._size:
+                heads = "key heads" if "_k" in name else "heads"
+                raise _WholeError(f"its {count} {heads} are not a multiple of {self._size} ranks")
+        width = getattr(owner, "head_dim", None)
+        if isinstance(width, int) and self._module.out_features % (width * self._size):
+            raise _WholeError(f"the heads of `{self._path}` are not a multiple of {self._size} ranks")
+
+
+_STYLES: dict[str, Callable[[_Part], LayerCut]] = {
+    "all_reduce": _Part.hidden,
+    "colwise": _Part.columns,
+    "colwise_gather_output": _Part.gathered,
+    "colwise_rep": _Part.gathered,
+    "embedding_colwise": _Part.embedding_columns,
+    "embedding_rowwise": _Part.vocabulary,
+    "local_params": _Part.local,
+    "mla_kv_a_proj": _Part.shared_output,
+    "moe_identity_expert": _Part.identity,
+    "moe_tp_experts": _Part.hidden,
+    "replicate": _Part.shared,
+    "replicated_with_grad_allreduce": _Part.shared,
+    "rowwise": _Part.rows,
+    "rowwise_rep": _Part.split,
+    "rowwise_split_input": _Part.split,
+}
+"""Divisions of modules by the styles of the library's plans."""
+
+_OF_PARAMETERS = {"colwise": (2, 1), "packed_colwise": (2, 2), "packed_rowwise": (1, 2), "rowwise": (1, 1)}
+"""Divided dimension, counted from the end, and number of pieces of a parameter, by its style."""
