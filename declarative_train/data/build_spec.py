@@ -145,7 +145,8 @@ def _report_transform(draft: DataDraft, name: str, error: TransformError) -> Non
 def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
-    """Return a reader for each field, with the statistics of the training rows; report fields without statistics."""
+    """Return a reader for each field, with the statistics of the training rows; report fields without statistics.
+    `main`: table of the main source. `columns`: the columns of each (set with its own source or None, field)."""
     readers = []
     for name, field in draft.fields.items():
         if (None, name) not in columns:
@@ -247,8 +248,8 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report columns and rows that no field reads. `tables`: tables of the sources, which packs may have changed, by
-    source."""
+    """Report the columns and rows that no field reads. `main`: table of the main source. `tables`: the table of each
+    source, after packs have changed it."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))

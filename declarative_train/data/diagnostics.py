@@ -69,7 +69,7 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """Return the diagnostic for a value that a field cannot convert. `place`: row and file of the value. `made`:
-    reference to the column, if `span` is another key."""
+    additional places to show, such as the key that names the column."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
@@ -83,8 +83,7 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return the error, with the first value that is not a number added if only a few such values make a column
-    text."""
+    """Return the error. If only a few values that are not numbers make a column text, name the first of them in it."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -113,8 +112,8 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors of the section's window (a sample of several consecutive rows). `window` is None if there is
-    none."""
+    """Yield errors of the section's key `window` (a sample of several consecutive rows). `window` is None if the
+    section has none."""
     yield from _of_joined(section, window, span)
     if window is None:
         return
@@ -128,7 +127,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
 
 
 def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for keys that cannot be combined with a field whose samples join several rows."""
+    """Yield errors for keys that cannot be combined with a field that joins the texts of several rows to one sample."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
@@ -159,7 +158,7 @@ def of_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> 
 
 
 def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors and warnings for length buckets and the samples of the training set."""
+    """Yield errors and warnings for length buckets that do not suit the samples of the training set."""
     import numpy as np
 
     if training.levels is None:

@@ -34,13 +34,13 @@ class FieldReader:
     sample: TensorSpec
 
     def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the field's values (N, *row shape), computed from those of its columns (by name). Raises
+        """Return the field's values (N, *row shape). `read`: the values of its columns, by column name. Raises
         BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
     def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-        """Write the field's values into `out` (N, *row shape), which is contiguous and of dtype `storage`. Raises
-        BadValueError."""
+        """Write the field's values into `out` (N, *row shape), which is contiguous and of dtype `storage`. `read`: the
+        values of its columns, by column name. Raises BadValueError."""
         values = [read[column.name] for column in self.columns]
         self.field.convert_into(out, values, self.columns, self.statistics)
 
@@ -70,8 +70,8 @@ def make_part(
     window: WindowSpec | None,
     chain: TransformChain | None = None,
 ) -> FieldReader:
-    """Return the reader of a field. `statistics`: of the training rows. `chain`: the transforms of images. Raises
-    TransformError."""
+    """Return the reader of a field. `statistics`: those of the training rows. `window`: the window of the section, if a
+    sample has several rows. `chain`: the transforms of images. Raises TransformError."""
     if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:

@@ -38,7 +38,7 @@ class LazyValues(NamedTuple):
 
 
 class LazyFieldError(Exception):
-    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value within the given values."""
+    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value among the values to be read."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -67,13 +67,13 @@ class LazyReader(ABC):
 
     @abstractmethod
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return shape and dtype of the field after all transforms; they must be the same in training and evaluation.
-        Raises TransformError."""
+        """Return shape and dtype of the field `name` after all transforms, which must be the same in training and
+        evaluation. Raises TransformError."""
 
     @abstractmethod
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check the file of one value, and decode it completely if `whole`. Return the size of the file in bytes.
-        Raises BadValueError and MissingPackageError."""
+        """Check the file of the value with index `row` in `given`, and decode it completely if `whole`. Return the size
+        of the file in bytes. Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(

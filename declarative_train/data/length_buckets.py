@@ -83,7 +83,8 @@ def tokens_saved(data: DataSpec) -> int:
 
 
 class BucketCuts:
-    """Cuts of the tensors of a batch to the length of a level. `levels`: (N,), the level of each sample of the set."""
+    """Cutter of the tensors of a batch to the length of a level. `levels`: (N,), the level of each sample of the
+    set."""
 
     def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
         self.levels, self._buckets = levels, buckets

@@ -100,7 +100,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each position, how many earlier positions have the source `source`."""
+        """Return, for each of these positions, at how many earlier positions `source` gives the sample."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)

@@ -85,8 +85,8 @@ def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Return the values at `numbers` of a permutation of 0..2^bits-1 (a Feistel network): each round changes one half
-    of the bits by a function of the other."""
+    """Return the images of `numbers` under a permutation of 0..2^bits-1 (a Feistel network): each round changes one
+    half of the bits by a function of the other."""
     low_bits = np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
     low, high = numbers & low_mask, numbers >> low_bits
@@ -144,8 +144,8 @@ def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
-    """Return, as one int64 array, the positions that a data-parallel rank has in `num_steps` consecutive full batches,
-    of which the first begins at position `start`: those of its `slots`."""
+    """Return, as one int64 array, the positions of a data-parallel rank (as by `slots`) in `num_steps` consecutive full
+    batches, of which the first begins at position `start`."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
     return mine.ravel()

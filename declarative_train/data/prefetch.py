@@ -46,7 +46,7 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Time limits for waiting for data, and the function that reports long waits."""
+    """Time limits for waiting for data, and `report`, the function that shows the message of a long wait."""
 
     def __init__(self) -> None:
         self.reset()
@@ -60,8 +60,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data, which is reported if it is long. `of` returns the activity of the awaited thread or process; None:
-    unknown."""
+    """Wait for data, which is reported if it is long. `of` returns the activity of the awaited thread or process, None
+    if that is unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -236,7 +236,8 @@ def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield the results of loader processes, each a list of batches, moved to the device."""
+    """Yield the results of loader processes, `count` lists of batches, moved to the device. `first`: number of the
+    first result."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
@@ -244,7 +245,7 @@ def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
     """Yield `count` results of `made`, each a list of batches, moved to the device; for a GPU, a thread copies them
-    ahead."""
+    ahead. `first`: number of the first result."""
     if is_gpu(device) and count:
         yield from copy_ahead(in_thread(made), first, count, device)
         return
@@ -292,8 +293,8 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function (number) -> batches that gets the next result of loader processes in a thread. The processes
-    are forked before: a fork while another thread computes may inherit a lock that is never released."""
+    """Return a function (number) -> batches that gets the next result of loader processes in a thread. It starts the
+    processes first: a fork while another thread computes may inherit a lock that is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:

@@ -57,7 +57,7 @@ class PreparedSet:
 
     @property
     def lazy(self) -> tuple[FieldReader, ...]:
-        """Readers of the lazy fields (images), whose values are read when a batch is made."""
+        """Readers of the lazy fields (such as images), whose values are read when a batch is made."""
         return tuple(part for part in self.parts if part.field.is_lazy)
 
     @property
@@ -88,9 +88,9 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return (N, *sample shape) of each field (`names`; None: all), for the sample numbers `samples` (N,) int64.
-        `epoch`: the training epoch; images are changed at random only in training. Raises BadSampleError,
-        SourceError."""
+        """Return (N, *sample shape) of each field in `names` (None: of all fields) for the sample numbers `samples`
+        (N,) int64. `epoch`: the training epoch, None in an evaluation; images are changed at random only in training.
+        Raises BadSampleError, SourceError."""
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -200,9 +200,17 @@ def prepare(
     is_checked: bool = False,
     skips: Skips | None = None,
 ) -> PreparedSet:
-    """Return the prepared set. `known`: cache that remembers whether the values were checked before; `is_checked`: they
-    were checked. `skips`: bad rows are left out or, in a set that is not in memory, replaced. Raises BadSampleError,
-    SourceError, MissingPackageError."""
+    """Return the prepared set `name`, with the values of small sets converted and kept in memory.
+
+    rows, windows   rows of the set in the table; with a window, how samples are cut from them
+    every           readers of all fields of the set
+    hold_bytes      maximum size at which the set is kept in memory
+    known           cache that remembers whether the values were checked before
+    is_checked      the values were checked already
+    skips           bad rows are left out or, in a set that is not in memory, replaced; None: they are errors
+
+    Raises BadSampleError, SourceError, MissingPackageError.
+    """
     chain = chain or NO_TRANSFORMS
     for prepare_fields in hooks("prepare_fields"):
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
@@ -242,7 +250,7 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row among the first `most` rows."""
+    """Yield an error for each bad row in the first chunks of a set, which have the first `most` rows."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -309,7 +317,8 @@ def _own(array: np.ndarray) -> np.ndarray:
 
 
 def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
-    """Convert the first rows, to find values that the fields cannot convert. Raises BadSampleError and SourceError."""
+    """Convert the first `most` rows (and the rest of their last chunk), to find values that the fields cannot convert.
+    Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return

@@ -96,7 +96,7 @@ class TrainingBatches:
         return self._in_epoch(epoch, self._place(epoch, positions))
 
     def _place(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the positions in the order without length buckets."""
+        """Return the positions without length buckets of the samples that have these positions with buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _in_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:

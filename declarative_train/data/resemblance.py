@@ -36,8 +36,8 @@ _TIME = re.compile(r"(?i)(.*_)?(date|datetime|day|hour|month|time|timestamp|ts|w
 def check_resemblance(
     data: DataSpec, targets: Collection[str], classes: Collection[str], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each problem. `targets`: fields that losses compare with; `classes`: the targets that are
-    classes."""
+    """Yield a warning for each kind of resemblance between rows. `targets`: the fields that losses compare outputs
+    with; `classes`: the targets that are classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
     if data.window is not None or data.mix or training.held is None or training.num_samples < _LEAST_ROWS:
@@ -98,7 +98,8 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Return the probability that two rows are equal by chance, if the columns were independent."""
+    """Return the probability that two rows have equal values in the columns `names`, if the columns were independent;
+    estimated from the first `most` rows."""
     found = 1.0
     for name in names:
         for column in held[name][:most].reshape(len(held[name][:most]), -1).T:

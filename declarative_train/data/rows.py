@@ -121,8 +121,8 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Random rows of `base`: those from `start` up to `stop` of a random permutation. For sets that are too large to
-    list."""
+    """Random rows of `base`, for sets that are too large to list: the entries from `start` up to `stop` of a random
+    permutation of all rows."""
 
     base: SetRows
     key: int

@@ -203,8 +203,8 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Map the sets that another process shares, so that `prepare_sets` returns them. Return False if that is not
-    possible."""
+    """Map the sets that another process shares (`made`), so that `prepare_sets` returns them. Return False if that is
+    not possible."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -278,8 +278,8 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`; None if they cannot
-        be read now."""
+        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`; None if the field
+        is lazy (images) or cannot be read now."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
@@ -291,9 +291,10 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return the values of each field for the first training samples and for up to `most` more in which a field has
-        its minimum, its maximum or its value closest to zero, where logarithms, roots and divisions fail first. If the
-        set is not in memory, return only the first samples."""
+        """Return the values of each field for the first `num_rows` training samples and for up to `most` more in which
+        a field has its minimum, its maximum or its value closest to zero, where logarithms, roots and divisions fail
+        first. If the set is not in memory, return only the first samples. The value is None for a field that cannot be
+        read now."""
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}
         found = {name: self.values(name) for name in names}

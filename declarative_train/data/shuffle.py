@@ -37,8 +37,8 @@ _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Return the number of streams, and of blocks per window, that keep about `window` samples in memory; None: as many
-    as fit into `POOL_BYTES`."""
+    """Return the block shuffle (its number of streams, and of blocks per window) that keeps about `window` samples in
+    memory; None: as many as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
@@ -112,8 +112,8 @@ class RolledOrder:
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places in the layout for these positions of a full batch, and for the corresponding positions of
-        the next full batches; `count` batches in all."""
+        """Return the places in the layout for these positions of a full batch and for the same positions of the next
+        full batches; `count` batches in all."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
@@ -240,7 +240,8 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the layout at which the windows of a stream begin."""
+    """Return the places of the layout at which the windows of a stream begin. `laid`: the place at which each block of
+    the layout begins; `start`, `stop`: blocks of the stream; `window`: blocks per window."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams
@@ -305,7 +306,7 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Return the starts of blocks (blocks + 1,), after cutting blocks of more than `most` samples into equal parts."""
+    """Return the starts of blocks (blocks + 1,), with each block of more than `most` samples cut into equal parts."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)

@@ -101,21 +101,21 @@ class WindowsAhead:
         self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. Positions must increase
-        from call to call. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch` None: epoch
+        0. Positions must increase from call to call. Raises DataError."""
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return sample numbers and tensors for these positions of a full batch, and for the corresponding positions of
-        the next full batches; `count` batches in all."""
+        """Return sample numbers and tensors for these positions of a full batch and for the same positions of the next
+        full batches; `count` batches in all."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return sample numbers and tensors of `count` batches that take `length` samples from each of some streams;
-        `firsts`: place of the layout at which each stream begins."""
+        """Return sample numbers and tensors of `count` batches, each of `length` samples from each of several streams;
+        `firsts`: place of the layout at which each stream's samples begin."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -262,7 +262,8 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch` None: epoch
+        0. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -361,8 +362,8 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Return the part of a step with this number, in a loader process; part p of every step is made by loader process
-    p."""
+    """Return a loader process's part of a step. The parts of all steps are numbered in one sequence; part p of every
+    step is made by loader process p."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 

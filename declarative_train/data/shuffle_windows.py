@@ -113,7 +113,8 @@ class Runs(NamedTuple):
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Copy `rows`, the rows of the runs, to their places in the batch `found`."""
+        """Copy `rows`, the values of the rows of the runs in their order, to their places in the array `found` of the
+        batch."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
@@ -144,9 +145,9 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows and replace bad ones. Return the values of `parts`, the columns of `lazy` and, if rows
-    were skipped, for each row the index of the value to use: its own, or that of the next good row (else None). Raises
-    BadSampleError and SourceError."""
+    """Convert consecutive rows and replace bad ones. Return the values of `parts`, the columns of the lazy fields
+    `lazy`, and for each row the index of the value to use: its own or, for a bad row, that of the next good one (None
+    if no row was bad). Raises BadSampleError and SourceError."""
     table = prepared.table
     read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
     raw = {name: read[name] for name in column_names(lazy)}
@@ -227,7 +228,8 @@ class HeldWindow:
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return an array for `num_rows` rows of each field, in the arena or, if that is full, of its own."""
+        """Return for each field an array for `num_rows` rows, in the arena or, if the arena is full, newly
+        allocated."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}

@@ -108,7 +108,7 @@ class Skips:
         return np.isin(rows, self._sorted)
 
     def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
-        """Return the sample numbers with each bad one replaced by the next good one."""
+        """Return the sample numbers with each known bad one replaced by the next good one of the set."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)

@@ -103,8 +103,8 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
 def keep_usable(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of each set that can be used, and those that are left out: with `skips`, rows in which a value
-    that a field needs is missing. Raises SourceError."""
+    """Return the rows of each set that can be used, and the rows that are left out. With `skips`, those are the rows in
+    which a value that a field needs is missing; without, none. Raises SourceError."""
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}

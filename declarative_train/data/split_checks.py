@@ -40,8 +40,8 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of a set in the order of its samples, with their table and windows. `source`: name of the set if it has a
-    source of its own, else None."""
+    """Rows of one set in the order of its samples, with the table that has them and the windows. `source`: name of the
+    set if it has a source of its own, else None."""
 
     source: str | None
     table: Table

@@ -117,8 +117,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys as in the run, so that the run has all statistics that it
-        needs."""
+        """Return whether the field has the same keys as in the earlier run; then the run's statistics are complete for
+        it."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
@@ -140,8 +140,8 @@ def measure_missing(
 
 
 def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return a diagnostic if statistics and class numbers of the earlier run would have another meaning for this field.
-    `span`: where the recipe names the field's columns."""
+    """Return a diagnostic if a field would mean something else with the statistics and class numbers of the earlier
+    run. `span`: where the recipe names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -195,8 +195,8 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error is
-    another."""
+    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error has another
+    reason. `made`: the place of the diagnostic, where the recipe names the column."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

@@ -36,7 +36,7 @@ class SampleSet(ABC):
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """Return the set with its tensors on a device; the set itself if it is not in memory."""
+        """Return the set with its tensors on a device; the set itself if its values are not in memory."""
 
 
 class HeldSet(SampleSet):
