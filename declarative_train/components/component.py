@@ -119,8 +119,8 @@ class Layer(Component, ABC):
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return the keys of a node together with the keys that files named in it define (a published model's
-        configuration), and errors. `resolve` makes a path in the recipe absolute."""
+        """Return `fields`, the keys of a node, together with the keys that files named in it define (a published
+        model's configuration), and errors. `resolve` makes a path in the recipe absolute."""
         return fields, []
 
     @property
@@ -163,13 +163,13 @@ class Layer(Component, ABC):
         return ()
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return a copy of the layer in which sizes that depend on the values of these inputs (a number of classes) are
-        written out. A later `check` with other inputs compares with these sizes."""
+        """Return a copy of the layer in which sizes that depend on the range of these inputs (a number of classes) are
+        set as fields. A later `check` with other inputs compares with these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return the init of the parameter with this name in the module, used if the recipe sets none: torch's own
-        distribution. Raises LookupError for an unknown name."""
+        """Return the init of the parameter with this name in the module, which is used if the recipe sets none: torch's
+        own distribution. Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:

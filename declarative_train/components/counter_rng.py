@@ -24,7 +24,8 @@ def key_of(*parts: object) -> int:
 
 
 def mix(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one random uint64 for each of the integers `numbers`; different numbers give different results."""
+    """Return one random uint64 for each of the integers `numbers`, determined by the integer and `key`; different
+    numbers give different results."""
     import numpy as np
 
     z = numbers.astype(np.uint64)  # a copy: mixed in place

@@ -91,7 +91,7 @@ class Table(ABC):
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
         """Yield (field, message, hint) for each field that uses only part of its values, such as the first words of a
-        text."""
+        text. The default yields nothing."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
@@ -139,7 +139,7 @@ class Dataset(Component, ABC):
 
     @property
     def needs_window(self) -> bool:
-        """True if a row is one step of a sequence (a token), so that a sample should have several rows
+        """True if a row is a single step of a sequence (such as a token), so that a sample should have several rows
         (`data.window`)."""
         return False
 
@@ -307,7 +307,8 @@ class Field(Component, ABC):
 
     @property
     def follows(self) -> str | None:
-        """Name of the image field whose transforms are also applied to this field (boxes); None for other fields."""
+        """Name of the image field whose transforms are also applied to this field, as for boxes; None for other
+        fields."""
         return None
 
     def needs_value(self, column: Column) -> bool:
@@ -351,8 +352,8 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows; None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why statistics of another run do not fit this field, although the keys in `meaning` are equal; None if
-        they fit."""
+        """Return the reason why statistics of another run do not fit this field, although the keys in `meaning` are
+        equal; None if they fit."""
         return None
 
     @abstractmethod

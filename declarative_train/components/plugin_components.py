@@ -55,7 +55,8 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Compute the class attributes that depend on others; called when all others are set."""
+        """Compute the class attributes of the component that depend on other ones; called once, after these are set.
+        Subclasses implement it where needed."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
@@ -365,8 +366,8 @@ def describe_failure(type: str, problem: Exception) -> ShapeError:
 def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Yield (name, (syntax node, value)) for the attributes `names` that a class, or a base class in the same file,
-    assigns. A value that is not a literal is None."""
+    """Yield (name, (syntax node, value)) for those of the attributes `names` that a class, or a base class in the same
+    file, assigns. A value that is not a literal is None."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

@@ -161,8 +161,9 @@ def read_fields(
     taken: Container[str],
     given: Mapping[str, Any] = {},
 ) -> tuple[ArgumentFields, list[PluginProblem]]:
-    """Return the arguments of `__init__` as pydantic fields, and problems. `taken`: names that are already used for
-    another purpose. `given`: fields to use for some names in place of the argument's own type and default."""
+    """Return the arguments of `__init__` of the class `class_name` as pydantic fields, and problems. `arguments`: each
+    argument with its default, if any. `taken`: names that are used for another purpose. `given`: fields to use for some
+    names in place of the argument's own type and default."""
     fields: dict[str, Any] = {}
     lists: set[str] = set()
     computed: set[str] = set()
@@ -212,8 +213,8 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """Return the type by which recipes name a class (its attribute `type`, else `own` in lower case), and problems.
-    `what`: the kind of component, for messages."""
+    """Return the type by which recipes name a class, and problems: its attribute `type` or, without it, `own` in lower
+    case. `what`: the kind of component, for messages."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":
@@ -230,7 +231,7 @@ def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tupl
 
 
 def positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return the positional arguments of a method without `self`, each with its default or None."""
+    """Return the positional arguments of a method except `self`, each with its default; None if it has no default."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
     return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]

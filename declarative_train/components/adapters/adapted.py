@@ -130,9 +130,9 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters of a layer with adapters, in the order of its module. Arguments: the shapes
-    of the parameters of the base layer, the adapter of each linear map and the (out, in) of each linear map, by
-    path."""
+    """Return the shapes of all parameters of a layer with adapters, in the order of its module. `parameters`: shapes of
+    the layer's own parameters. `adapters`: the adapter of each adapted linear map. `maps`: (out, in) of each linear
+    map, by path."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

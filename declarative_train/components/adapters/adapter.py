@@ -32,8 +32,8 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter that the folder has for the linear map (`rows` outputs) at `path` of the model `scope`, a
-        `Scope`; None if the folder has none for it. Raises PublishedError."""
+        """Return the adapter in the folder for the linear map at `path` of the model; None if the folder has none for
+        it. `scope`: the model, a `Scope`. `rows`: number of outputs of the map. Raises PublishedError."""
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
@@ -57,8 +57,8 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of the `tensor` axis divide the adapter's parameters if they divide the weight as
-        `weight`; a text with the reason if they cannot. A module that is divided has a method `divide(kind, ranks)`
+        """Return how the ranks of the `tensor` axis divide the adapter's parameters, given `weight`, how they divide
+        the weight; a text with the reason if they cannot. A module that is divided has a method `divide(kind, ranks)`
         (`modules/divided_linear.py`)."""
 
     @abstractmethod

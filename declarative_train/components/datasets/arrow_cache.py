@@ -71,8 +71,9 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return the table of `in_memory` or, if the files are too large, that of `on_disk`, which converts them and
-    returns None if it cannot. Raises SourceError."""
+    """Return the table that `in_memory(budget)` reads. If the files are too large for that, return the one of
+    `on_disk()`, which converts them; if `on_disk` returns None because it cannot, call `in_memory(None)`, without a
+    limit. Raises SourceError."""
     if not is_large(files):
         try:
             return in_memory(Budget())

@@ -19,8 +19,8 @@ EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer 
 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
-    """Return the column for an Arrow type, or a text with the reason why it cannot be read. `first`: a value that is
-    not missing, which gives the length of lists."""
+    """Return the column `name` for the Arrow type `kind`, or a text with the reason why it cannot be read. `first`: a
+    value of the column that is not missing, which gives the length of lists."""
     import pyarrow as pa
 
     types = pa.types
@@ -231,8 +231,8 @@ class MemoryTable(Table):
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """Take (file, Arrow table) of each file. `bad`: for each file, the rows that were left out, counted from 0,
-        each with the reason ("" for blank lines)."""
+        """Concatenate `pieces`, (file, Arrow table) of each file. `bad`: for each file, the rows that were left out,
+        counted from 0, each with the reason ("" for blank lines)."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -329,8 +329,8 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
-    """Return the Arrow table with the columns `mixed`, which have different types in different files, converted to
-    text."""
+    """Return the Arrow table with the columns named in `mixed` converted to text, because their types differ between
+    files."""
     import pyarrow as pa
 
     for name in mixed:

@@ -133,7 +133,8 @@ class BlockTable(Table):
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return columns of one block as numpy arrays; the blocks used last stay in memory. Thread-safe."""
+        """Return the columns `names` of the block with number `group` in the table, as numpy arrays; recently used
+        blocks stay in memory. Thread-safe."""
         from declarative_train.components.datasets.arrow_columns import to_numpy
 
         found: dict[str, np.ndarray] = {}
@@ -155,7 +156,8 @@ class BlockTable(Table):
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """Return columns of one block as an Arrow table; with `most`, only the first `most` rows are needed."""
+        """Return the columns `names` of block `number` of a file as an Arrow table; with `most`, only the first `most`
+        rows are needed."""
         import pyarrow as pa
 
         from declarative_train.components.datasets.arrow_columns import without_views
@@ -243,8 +245,8 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return `gathered`, values in the order of the files, in the order of the requested rows; `places` are their
-    indices there."""
+    """Return values in the order of the requested rows. `gathered`: the values in the order of the files; `places`: for
+    each, its index among the requested rows."""
     import numpy as np
 
     found = np.empty_like(gathered)

@@ -43,8 +43,8 @@ class _BlockSize:
         self.block = block
 
     def grow(self, error: SourceError) -> None:
-        """Double the size if `error` says that a row is longer. Raise `error` again if it has another reason, or if the
-        size is at its maximum."""
+        """Double the size if `error` says that a row is longer than a block. Raise `error` again if it has another
+        reason, or if the size is at its maximum."""
         if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
             raise error
         self.block = min(self.block * 16, _MOST_BLOCK)
@@ -147,7 +147,8 @@ class CsvDataset(FilesDataset):
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
         """Return Arrow types that can hold all values of all files. They are detected from the first block in the order
-        of pyarrow's types; if a later value does not fit, a wider type is taken and detection starts again."""
+        of pyarrow's types; if a later value does not fit, its column gets a wider type and detection starts again.
+        `room`: size of the blocks. `heartbeat`: called after each block, to show progress."""
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -175,8 +176,9 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return (column, value) of the first value that does not fit the type of its column, None if all fit. `found`
-        receives the types of the first file."""
+        """Return (column, value) of the first value in the file `path` that does not fit the type of its column, None
+        if all fit. `first`: the first file, whose types are written to `found`. `wider`: types to use in place of
+        detected ones, by column."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -301,9 +303,9 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
-        """Return the number of the line at which a row begins. pyarrow's row numbers count from 1 with the header,
-        without blank lines and without line breaks in quotes. The file is read again, which is acceptable after an
-        error."""
+        """Return the place of a row as `line 12`, the line at which it begins. `row`: pyarrow's number of the row,
+        which counts from 1 with the header, without blank lines and without line breaks in quotes. The file is read
+        again, which is acceptable after an error; if that fails, return `row 11`."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
@@ -349,8 +351,8 @@ def _without_bytes(table: Table) -> Table:
 
 
 def _no_text(table: Table, name: str) -> str:
-    """Return why a column of bytes is left out of the table, with its first wrong value if that is near the
-    beginning."""
+    """Return the reason why the column `name` of bytes is left out of the table, with its first value that is not UTF-8
+    if that is near the beginning."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
         for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
             try:

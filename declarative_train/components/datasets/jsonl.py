@@ -51,8 +51,8 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. Blank lines and, if bad rows are skipped, the lines left out are appended to
-    `bad`."""
+    """Return the table of a file. Blank lines and, if bad rows are skipped, the lines left out are appended to `bad`.
+    `budget`: limit on the memory for compressed text; None: no limit."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -178,7 +178,8 @@ def _wider(one: Any, other: Any) -> Any:
 
 
 def _like(kind: Any) -> Any:
-    """Return the widest Arrow type for the same kind of JSON value; None if all values are missing."""
+    """Return the widest Arrow type for JSON values of the same kind as those of the type `kind` (numbers, texts, lists,
+    ...); None if all values are missing."""
     import pyarrow as pa
 
     types = pa.types

@@ -167,7 +167,8 @@ class MixTable(Table):
         return found
 
     def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return values of one source, converted to the dtypes that the columns have in the mixture."""
+        """Return `read`, the values of one source by column, converted to the dtypes that the columns have in the
+        mixture."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype

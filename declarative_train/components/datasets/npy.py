@@ -154,7 +154,8 @@ class ArrayTable(Table):
         return found
 
     def _array(self, piece: int, name: str) -> np.ndarray:
-        """Return all values of the array `name` of file number `piece`. Raises SourceError."""
+        """Return all values of the array `name` of file number `piece`, from memory or the mapped file. Raises
+        SourceError."""
         stored, key = self._pieces[piece][name], (piece, name)
         if stored.mapped is None:
             if key not in self._kept:

@@ -70,7 +70,8 @@ class PluginDataset(PluginComponent, Dataset):
 
 
 class _Outline(Table):
-    """Table with columns whose rows cannot be read, because the user's code must not run."""
+    """Table with the declared columns of a plugin's source. It is used where the user's code must not run, so its rows
+    cannot be read."""
 
     num_rows = 1  # columns of an empty table are not checked
 

@@ -75,7 +75,7 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return the argument for each parameter of the function, by name; for the variadic parameter a list."""
+        """Return the arguments of the call by parameter name; the variadic parameter gets a list of arguments."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":

@@ -212,8 +212,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the ranges of a reduction of `x` over `dims`; the range is unknown if the sizes of these dimensions
-    are."""
+    """Return the ranges of a reduction of `x` over the dimensions `dims`. The range is unknown if the sizes of these
+    dimensions are unknown."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]

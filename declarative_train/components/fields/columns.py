@@ -180,8 +180,8 @@ def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
 
 
 def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
-    """Return a column of whole numbers, none missing, as int64. Raises BadValueError for a fraction, with `key`, the
-    key of the field that requires whole numbers."""
+    """Return a column of whole numbers, none of them missing, as int64. `key`: the key of the field that requires whole
+    numbers, for the error. Raises BadValueError for a fraction."""
     import numpy as np
 
     if values.dtype.kind in "iub":

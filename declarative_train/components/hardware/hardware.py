@@ -70,7 +70,8 @@ def gpu(
     reached: float = 0.8,
 ) -> Hardware:
     """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: in fp16, and also in bf16 if
-    `has_bf16`. TF32, which NVIDIA's GPUs have if they have bf16, gets half of it."""
+    `has_bf16`. TF32 gets half of it, if `has_tf32`; None: if `has_bf16`, as in NVIDIA's GPUs. `source`: the data sheet.
+    `reached`: as in `Hardware`."""
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

@@ -26,7 +26,7 @@ _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Random numbers for the rows from `first_row` on of a parameter of shape `shape`."""
+    """Random numbers for the rows of a parameter from `first_row` on. `shape`: the shape of the whole parameter."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -82,8 +82,8 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values`, which begin at element `first` of the parameter, with numbers * `factor` + `shift`.
-        `block(number, count)` returns at least the first `count` numbers of a block."""
+        """Fill `values`, which begin at element `first` of the parameter, with random numbers times `factor` plus
+        `shift`. `block(number, count)` returns at least the first `count` random numbers of a block."""
         import numpy as np
         import torch
 

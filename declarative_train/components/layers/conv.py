@@ -53,7 +53,7 @@ class Convolution(Spatial, ABC):
         )
 
     def _growth(self) -> tuple[int, ...]:
-        """Return the padding of each spatial dimension, both sides together."""
+        """Return by how much padding enlarges each spatial dimension, both sides together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(

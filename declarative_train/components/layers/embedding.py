@@ -186,7 +186,8 @@ class OneHot(FunctionLayer):
 
 
 def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
-    """Return an error unless the embedding table has a row for every number in the known range of the input."""
+    """Return an error unless the embedding table has a row for every number in the known range of the input. `rows`:
+    rows of the table, None if the recipe does not set them. `field`: the key that sets them."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)

@@ -228,7 +228,8 @@ class GlobalMaxPool(FieldsLayer):
 
 
 def check_window(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> ShapeError | None:
-    """Return an error unless the padding is at most half a window and the window fits into the input."""
+    """Return an error unless the padding is at most half a window and the window fits into the input. `n`: number of
+    spatial dimensions."""
     kernel, sides = per_dim(kernel_size, n), per_dim(padding, n)
     for k, p in zip(kernel, sides, strict=True):
         if p > k // 2:

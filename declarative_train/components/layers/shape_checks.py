@@ -57,7 +57,7 @@ class FunctionLayer(Layer, ABC):
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless these ports (default: all) have floating-point numbers and are not empty."""
+    """Return an error unless the inputs `ports` (default: all) have floating-point numbers and are not empty."""
     for port in ports or tuple(inputs):
         spec = inputs[port]
         if not spec.is_floating:
@@ -74,7 +74,7 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
 
 
 def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless these ports (default: all) have the same dtype, float32 or float64."""
+    """Return an error unless the inputs `ports` (default: all) have the same dtype, float32 or float64."""
     names = ports or tuple(inputs)
     if shape_error := needs_float(layer, inputs, *names):
         return shape_error
@@ -87,7 +87,7 @@ def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeErr
 
 
 def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless these ports (default: all) have the same dtype."""
+    """Return an error unless the inputs `ports` (default: all) have the same dtype."""
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
@@ -133,8 +133,8 @@ def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Sh
 
 
 def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> ShapeError | None:
-    """Return an error unless a port has one of these numbers of dimensions per sample; `wanted` is the shape in words,
-    `(B, C, H, W)`."""
+    """Return an error unless the input `port` has as many dimensions per sample as one of `ranks`. `wanted`: the shape
+    for the message, such as `(B, C, H, W)`."""
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
@@ -144,7 +144,8 @@ def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: st
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> ShapeError | None:
-    """Return an error unless a port has at least `least` dimensions per sample; `wanted` is the shape in words."""
+    """Return an error unless the input `port` has at least `least` dimensions per sample. `wanted`: the shape for the
+    message."""
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None
@@ -161,7 +162,7 @@ def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | 
 
 
 def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
-    """Return an error unless dimension `dim` exists and is not the batch."""
+    """Return an error unless the input has dimension `dim`, and it is not the batch."""
     if shape_error := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
         return shape_error
     found = resolve_dim("dim", dim, len(inputs["x"].shape) + 1)
@@ -177,8 +178,8 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return dimension `dim`, which may be negative, counted from 0 (the batch), or a ShapeError if it does not exist.
-    `rank`: the number of dimensions with the batch."""
+    """Return dimension `dim`, which may be negative, counted from 0 (the batch); a ShapeError if it does not exist.
+    `field`: the key that sets it. `rank`: the number of dimensions, the batch included."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):

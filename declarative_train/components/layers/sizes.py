@@ -49,8 +49,8 @@ def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeE
 def check_kernel(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
 ) -> ShapeError | None:
-    """Return an error unless the dilated kernel fits into the input `x`, enlarged by `padded` in each spatial
-    dimension."""
+    """Return an error unless the kernel fits into the input. `kernel`, `dilation`, `padded`: for each spatial dimension
+    its size, its dilation, and the padding of both sides together."""
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
         if reach > size + more:

@@ -43,7 +43,8 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless there is one class weight for each class."""
+    """Return a ShapeError if the number of class weights is not that of the classes, or if `balanced` cannot be
+    computed because the target has class probabilities."""
     if class_weights is None:
         return None
     if class_weights == "balanced":

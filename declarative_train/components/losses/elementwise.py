@@ -22,7 +22,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 class ElementwiseLoss(Loss, ABC):
     """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
-    the function, or of a class if the loss has fields, which the class takes in order."""
+    a function, or, if the loss has fields, of a class that is constructed with the fields in order."""
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

@@ -17,8 +17,8 @@ def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
 
 
 def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
-    """Return a ShapeError unless the tensor of a port has elements, and they are numbers; integers and bool are
-    accepted."""
+    """Return a ShapeError if the tensor of a port has no elements. `type`: type of the loss or metric, for the
+    message."""
     if spec.num_elements:
         return None
     return ShapeError(f"`{type}` needs at least one value, but the {port} {spec} is empty", port=port)
@@ -63,7 +63,7 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
 
 def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
     """Return a ShapeError if known values of the target are outside of `low` to `high`, the range that the loss
-    accepts."""
+    accepts. `type`, `what`, `help`: type of the loss, description of an allowed target, and hint, for the message."""
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
         return None

@@ -81,7 +81,8 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return the object that turns scores and targets into items of a metric, and the number of classes or labels."""
+    """Return the object that turns scores and targets into items of a metric, and the number of classes or labels.
+    `task` None: the one that the shapes imply."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -94,7 +95,8 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if all scores are above the threshold, as probabilities are above the default 0; else None."""
+    """Return a warning if all values in the known range of the scores are above the threshold, as probabilities are
+    above the default 0; else None."""
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None

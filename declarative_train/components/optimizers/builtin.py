@@ -26,8 +26,8 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def _choose_fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
-    """Return True if torch has a fused kernel for these parameters, else None, which leaves the choice to torch.
-    `sharded`: the kernel supports DTensors."""
+    """Return True if torch has a fused kernel for the parameters of `groups`, else None, which leaves the choice to
+    torch. `sharded`: the kernel supports DTensors. `devices`: device types that have the kernel."""
     from torch import Tensor, nn
 
     def is_taken(parameter: Any) -> bool:

@@ -72,9 +72,9 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of the set among `size` rows. Both are rounded in the same way for every set, counted
-        from the end, so that adjacent sets neither overlap nor leave a gap. `behind`: fraction taken by sets after this
-        one."""
+        """Return begin and end of the set among `size` rows. `behind`: fraction that sets after this one get. Both ends
+        are rounded in the same way for every set, counted from the last row, so that adjacent sets neither overlap nor
+        leave a gap."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 

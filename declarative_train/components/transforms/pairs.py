@@ -52,8 +52,9 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...), mixed with those of `partners` where `acts` (R,) is true.
-        `numbers` (R,): the number of each sample, for random numbers."""
+        """Return the image fields and the labels (R, ...), by name, mixed with those of `partners` in the rows in which
+        `acts` (R,) is true. `fields`: names of the image fields. `numbers` (R,), `key`: the number of each sample, and
+        the key of this transform, from which random numbers follow."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np

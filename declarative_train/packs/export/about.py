@@ -103,7 +103,8 @@ def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> 
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return (sentences on what the user must do before the model, sentences on what the model does)."""
+    """Return sentences on the preparation of an input: (what the user must do before the model, what the model
+    does)."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)
     steps = []

@@ -92,8 +92,8 @@ def export(
 def _export_published(
     trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """Export a node in the format of the library that `to` names. `outputs`: the node, if it is not the only possible
-    one."""
+    """Export a node in the format of the library that `to` names. `outputs`: the name of the node; may be empty if only
+    one node is possible."""
     if len(outputs) > 1:
         raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
@@ -144,8 +144,8 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. Formats that have only tensors get those of the whole model, unless outputs are
-    named. Tensors that were loaded together with adapters count as trained."""
+    """Return the program to export. A format without a computation (`is_program` False) gets the tensors of the whole
+    model, unless `outputs` are named. Tensors that were loaded together with adapters count as trained."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -162,7 +162,8 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to. Raises UsageError if it contains files of something other than an export."""
+    """Return the folder to write to. `mark`: the file by which the folder of an export is recognised. Raises UsageError
+    if the folder has files but not this one."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"

@@ -56,7 +56,8 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return the tensors of the adapters by name, and all tensors of other modules with a trained parameter."""
+    """Return the tensors of PEFT's file by name: those of the adapters, and those of other modules of which a parameter
+    was trained."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
@@ -128,7 +129,8 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield (tensor of the base, first row, last row) for the tensors that form a parameter. Raises ExportFailure."""
+    """Yield (tensor of the base model, first row, row after the last) for each tensor that forms part of the parameter
+    `name`. `rows`: number of rows of the parameter. Raises ExportFailure if the base model lacks it."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan
@@ -198,7 +200,8 @@ def _other_trained(program: Program) -> list[str]:
 
 
 def _base_names(program: Program, module: str) -> list[str]:
-    """Return the names in the base model of the modules that a module of the recipe corresponds to."""
+    """Return the names that the modules corresponding to the recipe's module `module` have in the published base
+    model."""
     names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
     found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
     return list(found)

@@ -182,8 +182,8 @@ def make_program(
 
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
-    """Return the program's input for a field. Numbers that are normalised are accepted in float64: with a large mean
-    and a small deviation, float32 would keep only noise."""
+    """Return the program's input for a field. Normalised numbers are accepted in float64: with a large mean and a small
+    deviation, float32 would keep only noise."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
@@ -195,8 +195,8 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the program's output for a node. It is not converted if targets in different units are compared with
-    it."""
+    """Return the program's output for the node `name`. `said`: what the losses that read it mean by its numbers. It is
+    not converted if losses compare it with targets in different units."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None

@@ -150,8 +150,9 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
-    """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded. Buffers
-    have float32 or a more precise dtype: the bias of experts changes by less than half precision can represent."""
+    """Yield (name in the file, function that returns the tensor) for each tensor of the published model. `tensors`: how
+    parameters form its tensors. `tied`: parameters to leave out, because they are tied to another one. Buffers have
+    float32 or a more precise dtype: the bias of experts changes by less than half precision can represent."""
     sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:

@@ -187,7 +187,8 @@ class BoxesField(Field):
         return Boxes(corners, classes, np.ones(len(numbers)))
 
     def _numbers(self, value: Any, name: str, row: int) -> np.ndarray:
-        """Return the numbers in the file as (N, 4) float64. Raises BadValueError for a value of another form."""
+        """Return the numbers of a row's boxes as in the file, (N, 4) float64. `name`: the column. Raises BadValueError
+        for a value of another form."""
         import numpy as np
 
         if value is None:
@@ -250,7 +251,7 @@ class BoxesField(Field):
         return Boxes(inside, boxes.classes, boxes.visible, size)
 
     def drop_hidden(self, boxes: Boxes) -> Boxes:
-        """Return the boxes of which enough is visible (key `min_visibility`)."""
+        """Return only the boxes of which the share `min_visibility` (a key of the field) is still visible."""
         is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
         return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
 
@@ -273,8 +274,8 @@ class BoxesField(Field):
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Convert the field's `values` (length, 4) in a batch to corners (N, 4) in pixels of an image of this height
-        and width."""
+        """Return the corners (N, 4) of the boxes in `values` (length, 4), the field's tensor of one sample, without
+        padding, in pixels of an image of this height and width."""
         import numpy as np
 
         found = _to_corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)

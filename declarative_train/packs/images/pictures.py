@@ -45,8 +45,8 @@ class PictureValues(NamedTuple):
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int, whole: bool) -> int:
-        """Check a row; decode the image if `whole`. Return the size of its file in bytes. Raises BadValueError and
-        MissingPackageError."""
+        """Check one row; decode the image completely if `whole`. Return the size of the image's file in bytes, 0 for
+        boxes. Raises BadValueError and MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
             return 0
@@ -202,8 +202,9 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
 def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """Return the boxes of a row before the transforms, by image and field. `sizes`: for each image, its size in the
-    file and its size after resizing. All outputs of a field use the same boxes. Raises LazyFieldError."""
+    """Return the boxes of a row before the transforms: {image field: {field of boxes: its boxes}}. `sizes`: for each
+    image, its size in the file and its size after resizing. All outputs of a field use the same boxes. Raises
+    LazyFieldError."""
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)

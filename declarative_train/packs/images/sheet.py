@@ -102,8 +102,8 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
 
 
 def _without_normalising(training: PreparedSet) -> PreparedSet:
-    """Return the set with the same random draws, but without normalising, so that values are between 0 and 1 and can be
-    shown as colours."""
+    """Return the training set with the transform `normalize` replaced by one that changes nothing, so that values are
+    between 0 and 1 and can be shown as colours. Random draws stay the same."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
     kept = tuple(
@@ -126,7 +126,8 @@ def _field(given: PictureValues) -> PictureField:
 
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
-    """Paste the image as large as its cell allows; pixels of small images become squares. Return the scale."""
+    """Paste the picture into the cell of the sheet at `left`, `top`, as large as the cell allows; pixels of small
+    images become squares. Return the scale."""
     from PIL import Image
 
     scale = _CELL / max(picture.size)

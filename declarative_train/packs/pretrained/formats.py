@@ -51,7 +51,7 @@ _BUFFERS = (".running_mean", ".moe.bias")  # found in the built model
 
 
 class PublishedWeights:
-    """Formats `huggingface`, `timm` and `torchvision`."""
+    """Loader for weights of published models, in the formats `huggingface`, `timm` and `torchvision`."""
 
     @staticmethod
     def locate(values: WeightsSection, path: str) -> str:
@@ -71,7 +71,7 @@ class PublishedWeights:
 
     @staticmethod
     def unpack(source: Tensors) -> Tensors:
-        """Return the tensors of files with weights of four bits as they are before."""
+        """Return the tensors of files; weights that are stored in four bits are unpacked, others are unchanged."""
         return unpack(source)
 
     @staticmethod
@@ -113,8 +113,8 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return (the WeightsPlan, or None; (problem, hint) if the files do not fit, or None). Entries of `rename` that
-    match nothing are added to `diagnostics`."""
+    """Return (the WeightsPlan, None), or (None, (problem, hint)) if the files do not fit the model. Entries of `rename`
+    that match nothing are added to `diagnostics`."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -200,8 +200,8 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return the parameters with a row for each token, if the node has more tokens than the config: {name: (rows in the
-    file, rows)}."""
+    """Return {parameter: (rows in the file, rows in the model)} for the parameters with a row for each token, if the
+    node has more tokens than the config; otherwise {}."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]

@@ -351,13 +351,13 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config may leave out, because these params equal the defaults of the keys."""
+    """Return the keys that a config of this kind may leave out, because `params` equal the defaults of the keys."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config means exactly these params. A param that it does not mention must equal the block's
-    default."""
+    """Return whether the block's params that follow from a config are exactly `params`. A param that the config does
+    not mention must equal the block's default."""
     try:
         found = params_of(family, config)
     except PublishedError:

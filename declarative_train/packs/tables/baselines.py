@@ -97,7 +97,8 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the names of the fields that the model reads."""
+    """Return the names of the fields that the model reads. `one`: the meaning of the output, whose target is left
+    out."""
     read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 
@@ -107,14 +108,16 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the first metric of the recipe that can be computed for simple models too."""
+    """Return the metric to compare by: the first one of the output (`one`) in the recipe that can be computed for
+    simple models too, otherwise a usual one."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return all rows of the batches, or `most` of them from all parts of the set."""
+    """Return all rows of the batches, or `most` of them from all parts of the set. `one`: the meaning of the output,
+    which names the target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():
@@ -195,7 +198,9 @@ def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
 def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
-    """Return the metric, computed with the code that the run uses, in the unit of the target's column."""
+    """Return the metric of a simple model, in the unit of the target's column, computed as in a run. `answers`,
+    `found`: true and predicted values or classes. `shares`: probability of each of `classes` for each row, for
+    `auroc`."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":

@@ -63,8 +63,8 @@ class SqliteDataset(FilesDataset):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
-        """Open the table that the run read; if the run read another kind of source, the only table in the first
-        file."""
+        """Return the table of new files. It has the name of the table that the run read; if the run read another kind
+        of source, it is the only table in the first file. Raises SourceError."""
         own = str(source["table"]) if source.get("type") == "sqlite" else None
         return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 

@@ -189,7 +189,7 @@ class TarTable(Table):
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Yield groups of spans that are close enough together to be read at once."""
+    """Yield groups of spans, ascending, in which gaps are at most `gap` bytes, so that a group is read at once."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):

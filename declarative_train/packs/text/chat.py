@@ -133,8 +133,8 @@ class RenderedChat(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """Return the text of the template that a recipe names; for `True` or None, of the tokenizer's own. Raises
-    TokenizerError."""
+    """Return the text of the chat template. `asked`: the recipe's value, a path or the text; for `True` or None it is
+    the tokenizer's own template. Raises TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
             raise TokenizerError("the tokenizer has no chat template", "name one: `template: chat.jinja`")
@@ -170,7 +170,8 @@ def compile_template(template: str) -> Rendering:
 
 
 def messages(value: str, role: str | None = None) -> Messages:
-    """Parse the messages in JSON text. Other text becomes one message of `role`. Raises ChatError."""
+    """Parse a JSON text with a list of messages, or with a single one. With `role`, any other text becomes one message
+    of that role; without, it is an error. Raises ChatError."""
     given: Any = None
     if value.lstrip()[:1] in ("[", "{"):
         try:
@@ -214,8 +215,8 @@ def _check_marks(given: object) -> None:
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
-    """Return the messages for the template: with the template's names of roles, and with reasoning under each key from
-    which a template may read it. Raises ChatError."""
+    """Return the messages in the form that the template reads: with its names of roles, and with reasoning under each
+    key where a template may look for it. Raises ChatError."""
     _check_marks(given)
     named = compile_template(template).roles
     found = []
@@ -229,8 +230,8 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the template's name for a role. A role that the template itself mentions (`named`) stays, except a synonym
-    of the assistant."""
+    """Return the name for the role `written` of message `number`. `named`: the roles that the template mentions; they
+    stay, except a synonym of the assistant. Raises ChatError for an unknown role."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -386,8 +387,8 @@ def _turns(
 
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
-    """Return the prompt for an answer, with which the template ends a dialogue: the text after the loops over messages;
-    if the loops write it too, the text that is added to the dialogue's."""
+    """Return the prompt with which the template begins an answer: the text that it writes after the loops over
+    messages; if the loops write the prompt too, the text that it adds to the dialogue's."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -419,7 +420,7 @@ def _common(one: str, other: str) -> str:
 
 
 def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:
-    """Encode the text. Return (tokens, whether each overlaps a span that counts in the loss)."""
+    """Return the tokens of a rendered dialogue, and for each whether it overlaps a span that counts in the loss."""
     numbers, places = found.encode_with_spans(text.text)
     trained, at = [], 0
     for begin, end in places:

@@ -104,7 +104,8 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield (field, its tokens, numbers of its texts)."""
+    """Yield (field, tokens of all its texts, numbers of the texts in the training set) for each token field of the
+    set."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
@@ -181,8 +182,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return the place of the node whose output the loss `term` reads as `key` (input or target); for a field, the
-    place of the key."""
+    """Return the place of the node whose output the loss `term` reads as `key` (input or target). If that is a field,
+    return the place of the key."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -272,7 +273,8 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 
 def _reduced(term: Term, *, is_recurrent: bool) -> str:
-    """Return how an expression reduces the positions ("mean", ...); "" if it does not."""
+    """Return how an expression reduces the positions of a sequence to one value (`mean`, "the last position"), for a
+    message; "" if it does not."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")

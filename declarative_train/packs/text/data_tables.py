@@ -55,7 +55,8 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return the row of a field. Texts longer than `length` are cut, or split if texts are packed."""
+    """Return the row of a field of set `name` in the table of lengths. `sizes`: tokens of each text; texts longer than
+    `length` are cut, or split if texts are packed. `fill`: share of the positions of samples that hold a token."""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])

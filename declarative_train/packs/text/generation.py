@@ -173,7 +173,8 @@ def _with_caches(module: nn.Module) -> list[_CachedModule]:
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """Return the nodes that take all positions of a field except the last; empty if any other node reads a field."""
+    """Return the names of the nodes that pass on all positions of a field except the last, if only such nodes read
+    fields; otherwise the empty set."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()
@@ -198,7 +199,7 @@ def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
     """Return why keys and values cannot be cached: the first node other than causal self-attention that may mix
-    positions; "" if there is none. Nodes in `drops`, and nodes of `kinds`, are ignored."""
+    positions; "" if there is none. `drops`, `kinds`: names and types of nodes that are ignored."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue

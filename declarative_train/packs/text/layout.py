@@ -42,9 +42,10 @@ def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[b
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """Return an array (N, L) for each of `outputs`. `segments` numbers the pieces of a row from 1 and is 0 in padding.
-    `positions` counts from 0 in each piece, and in padding. `trained` is false for the first token of a piece, because
-    it has no earlier token from which it could be predicted."""
+    """Return an array (N, L) for each of `outputs`. `ids` are the tokens, `pad` in padding, where `mask` is false.
+    `segments` numbers the pieces of a row from 1 and is 0 in padding. `positions` counts from 0 in each piece, and in
+    padding. `trained` is false for the first token of a piece, because it has no earlier token from which it could be
+    predicted."""
     import numpy as np
 
     begins, sizes, segments = _with_padding(pieces, length)
@@ -96,8 +97,9 @@ def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the elements of all pieces, gathered with one index array: much faster than a copy per piece for short
-    pieces, and as fast for long ones. Values in padding are arbitrary."""
+    """Return the elements of all pieces, one after the other. `places`: the position of each result in its piece. One
+    index array for all is much faster than a copy per piece for short pieces, and as fast for long ones. Values in
+    padding are arbitrary."""
     import numpy as np
 
     if not len(flat):

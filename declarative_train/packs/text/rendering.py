@@ -203,7 +203,8 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark for an iteration over `item`, if this is a message, or for the end of a loop."""
+        """Return the mark that precedes the text of an iteration of loop number `loop` over `item`, a message; "" if
+        the item is not a message. Without `item`: the mark for the end of the loop."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 
@@ -279,7 +280,7 @@ class _TurnInserter(NodeTransformer):
 
 
 def _turn(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return the statement that marks the message `target` of a loop."""
+    """Return the statement that writes the mark of the message in the variable `target`, in loop number `loop`."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 

@@ -63,7 +63,7 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens that takes the place of the texts. `name`: an output of the field."""
+    """Return the column of tokens that replaces the column of texts, for one output of the field `name`."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
@@ -122,7 +122,7 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
     """Yield (field, message, hint) for each field whose chat template does not read some keys of messages. `table`: the
-    table with the messages."""
+    table with the messages; `found`: tokens by field."""
     for name, tokens in found.items():
         if tokens.unread:
             keys = ", ".join(

@@ -396,8 +396,9 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
-    """Return the number of the token for `role`: as the config says; without a config, the special token with a usual
-    name for this role; None if there is none."""
+    """Return the number of the token for a role such as `eos`: the one that the tokenizer's config names; without a
+    config, the special token with a usual name for this role. Return None if there is none. `numbers`: number of each
+    token; `file`: the tokenizer's JSON."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")

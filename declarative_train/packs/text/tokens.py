@@ -319,8 +319,8 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return the argument `value` of `encode` for each row: the text, or a tuple with a value for each key that
-        names a column."""
+        """Return, for each row, the value that `encode` gets: the text, or a tuple with a value for each key that names
+        a column."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
@@ -387,8 +387,8 @@ class TokensField(Field):
     def _add_ends(
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """Return the tokens of a text with `bos` and `eos` added, unless they are already there, and the matching
-        `trained` flags. `learns_end`: whether `eos` is to be predicted."""
+        """Return the tokens of a text with `bos` and `eos` added, unless they are there already, and the `trained`
+        flags of all tokens (None if there are none). `learns_end`: whether `eos` is to be predicted."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]

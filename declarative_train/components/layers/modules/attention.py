@@ -367,7 +367,7 @@ def share_tables(model: nn.Module) -> None:
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormModule]:
-    """Return the RMS norms that are applied to queries and to keys."""
+    """Return the RMS norm of the queries and that of the keys, with weights of this dtype."""
     norm = partial(RmsNormModule, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 

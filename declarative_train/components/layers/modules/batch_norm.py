@@ -113,8 +113,8 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return this rank's rows, normalised, of a group whose rows are divided over `span` neighbouring ranks; `x`
-        may have no rows."""
+        """Return this rank's rows of a group after normalisation over the whole group, whose rows are divided over
+        `span` neighbouring ranks. `x`: this rank's rows, possibly none."""
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
@@ -139,9 +139,9 @@ class BatchNormModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the running statistics of each module by the mean over the groups in its `pending`, unless there are
-        none or `finite` is false. All modules with the same momentum are updated together: a ResNet-50 would launch 640
-        small kernels otherwise."""
+        """Update the running statistics of each module by the mean over the groups in its entry of `pending`. Change
+        nothing if the entry has no groups, or if `finite` is false. All modules with the same momentum are updated
+        together: a ResNet-50 would launch 640 small kernels otherwise."""
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))

@@ -28,12 +28,12 @@ class ContextRanks:
         return rank * self.chunk, (2 * self._peers.size - 1 - rank) * self.chunk
 
     def owners(self) -> list[int]:
-        """Return the ranks whose keys this rank has, one after the other, in a ring: first its own."""
+        """Return the ranks of the ring in the order in which this rank gets their keys, itself first."""
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
-        """Return the tensor that the rank before this one has; it goes to the rank after this one. With the last
-        `owner` of a ring: `x` as it is."""
+        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the rank
+        from which `x` came originally; if it is the last one in `owners`, nothing is sent and `x` is returned."""
         rank, size = self._peers.rank, self._peers.size
         if owner == (rank + 1) % size:
             return x

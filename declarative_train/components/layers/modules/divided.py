@@ -131,9 +131,9 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace the parameters `cuts` of a module on the meta device by this rank's parts, and record the cuts on the
-    module, since sharding replaces the tensors. `made`: whole parameter -> part, filled by earlier calls, so that tied
-    parameters stay tied."""
+    """Replace the parameters named in `cuts`, of a module on the meta device, by this rank's parts, and record the cuts
+    on the module, since sharding replaces the tensors. `made`: whole parameter -> part, extended by each call, so that
+    tied parameters stay tied."""
     for name, cut in cuts.items():
         whole = part._parameters[name]
         packed = getattr(part, "packed", None) if name == "weight" else None

@@ -45,8 +45,8 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, without dropout, not
-    compiled, and the weights of all pairs are not needed."""
+    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, heads of a width that it
+    supports, no dropout, not compiled, and the weights of all pairs are not needed."""
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]

@@ -36,8 +36,8 @@ class ExpertRanks:
         self.index, self.size = peers.rank, peers.size
 
     def compute(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, ends: Tensor) -> Tensor:
-        """Return the results for rows (R, D) that are sorted by expert. `ends` (E,): the row after the last one of each
-        expert. `experts(rows, ends)` computes the experts of this rank."""
+        """Return the results (R, D) for rows (R, D) that are sorted by expert, whichever rank holds the expert. `ends`
+        (E,): for each expert, the index after its last row. `experts(rows, ends)` computes the experts of this rank."""
         counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
         sent, received = self._sizes(ends, counts_SE, len(rows))
         arrived = exchange(rows, self._exchange(sent, received), self._exchange(received, sent))
@@ -54,8 +54,8 @@ class ExpertRanks:
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return the numbers of rows sent to and received from each rank. For meta or fake tensors, which have no
-        values, equal numbers are assumed."""
+        """Return the numbers of rows that this rank sends to each rank and receives from each rank. `counts_SE`: the
+        result of `_exchange_counts`. For meta or fake tensors, which have no values, equal numbers are assumed."""
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even

@@ -144,7 +144,8 @@ class MoeModule(nn.Module):
         return weights_NK if self.routing.scale == 1.0 else weights_NK * self.routing.scale
 
     def _balance(self, scores_NE: Tensor, used_NE: Tensor, mask: Tensor | None, B: int) -> Tensor:
-        """Return the balance loss of each sample (B,)."""
+        """Return the balance loss of each of the B samples (B,). `used_NE`: 1 where a position uses an expert, else
+        0."""
         if self.routing.is_sigmoid:
             scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
         E, K = self.routing.num_experts, self.routing.top_k
@@ -164,7 +165,8 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Add the number of positions of each expert to the counts of the step, without padding rows."""
+        """Add the number of positions of each expert, without padding rows, to the counts of the step. `used_NE`: 1
+        where a position uses an expert, else 0; B: number of samples."""
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
         if mask is not None:
@@ -182,7 +184,8 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the bias of each module by the numbers of positions in its `pending`, unless `finite` is false."""
+        """Update the router's bias of each module by the numbers of positions of its experts in `pending`, unless
+        `finite` is false."""
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
             assert bias is not None

@@ -48,7 +48,8 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed `weight`; the module with that weight has this object as its attribute `packed`."""
+    """Number format of a packed `weight`, with the table to unpack it. The module that has the weight has this object
+    as its attribute `packed`."""
 
     pairs: Tensor
 
@@ -67,8 +68,8 @@ class Packed(nn.Module):
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Describe only this rank's part of the weight (`rows` rows in total) from now on; return the shape of the
-        packed part."""
+        """Describe only this rank's part of the weight from now on; return the shape of the packed part. `cut`: how the
+        weight is divided; `rows`: rows of the whole weight."""
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
 
@@ -250,8 +251,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of a module with the shapes that weights have when they are neither packed nor divided;
-    tensors on the meta device are in place of such weights."""
+    """Return the state dict of a module in which each packed or divided weight is replaced by a meta tensor of the
+    shape that it has otherwise."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
     for name in packed:

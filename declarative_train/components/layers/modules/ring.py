@@ -27,8 +27,9 @@ MOST_QUERIES = 1024  # of a block, which bounds its scores
 
 @dataclass(frozen=True, slots=True)
 class RingAttention:
-    """Attention of this rank's queries to the keys of all ranks. `segments` and `seen` (B, positions of all ranks):
-    documents, and keys that may be seen; None: all the same, all seen."""
+    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the document
+    of each position; None: all positions are of one document. `seen` (same shape): whether a position may be seen as a
+    key; None: all may be."""
 
     context: ContextRanks
     causal: bool
@@ -39,13 +40,15 @@ class RingAttention:
     seen: Tensor | None
 
     def attend(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, sinks_H: Tensor | None) -> Tensor:
-        """Return (B, H, T, K). A query that sees no key gives 0. `sinks_H`: logits of a key without a value."""
+        """Return the attention output (B, H, T, K). A query that sees no key gives 0. `sinks_H`: for each head, the
+        logit of an additional key without a value."""
         found: Tensor = _Ring.apply(q_BHTK, k_BGTK, v_BGTK, sinks_H, self)  # type: ignore[no-untyped-call]
         return found
 
     def blocks(self, owner: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield the blocks of this rank's queries and the keys of rank `owner` that may see each other: slices of
-        the ranks' positions, and the first position of both."""
+        """Yield the pairs of a block of this rank's queries and a block of the keys of rank `owner` in which some query
+        may see some key: (slice of the queries, slice of the keys, first position of the queries, first position of the
+        keys)."""
         context = self.context
         c, step = context.chunk, min(context.chunk, MOST_QUERIES)
         for at, chunk in enumerate(context.firsts):
@@ -58,8 +61,9 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores (B, G, R, C, S) in float32 at least, -inf where a key is not seen, and the factor of their
-        gradient that `softcap` gives."""
+        """Return the scores (B, G, R, C, S) of a block, in float32 at least and -inf where a key is not seen, and the
+        factor of their gradient that `softcap` causes (None without it). `first`, `key`: first position of the queries
+        and of the keys."""
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
         slope = None
@@ -85,7 +89,8 @@ class RingAttention:
 
 
 class _Ring(torch.autograd.Function):
-    """Function of queries, keys, values and sinks, which holds the keys and values of one rank at a time."""
+    """Attention as an autograd function of queries, keys, values and sinks; each rank holds the keys and values of one
+    rank at a time."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: RingAttention) -> Tensor:
@@ -141,5 +146,5 @@ class _Ring(torch.autograd.Function):
 
 
 def _finite(total: Tensor) -> Tensor:
-    """Return the logarithm of normalizers, 0 where a query has seen no key."""
+    """Return logarithms of normalizers with -inf, that of a query that has seen no key, replaced by 0."""
     return total.masked_fill(total == float("-inf"), 0.0)

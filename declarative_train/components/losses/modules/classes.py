@@ -175,7 +175,8 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss whose items (B, *S) a `ChunkedHead` has computed already; it gets them in place of the scores."""
+    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item: it gets these losses (B,
+    *S) in place of scores and adds them up."""
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         weight = item_weight(mask, row_weight, input.dim(), input.dtype)

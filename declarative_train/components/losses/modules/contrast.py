@@ -78,8 +78,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the sum over this rank's rows (slot, D), matched with the rows of all `span` neighbouring ranks of the
-        group."""
+        """Return the sum over this rank's rows, where the group is divided over `span` neighbouring ranks: each row of
+        `a` (slot, D), one of the two views, is matched with the rows of `b`, the other view, of all these ranks.
+        `weight`: weight of each row."""
         group = self.groups.process_groups[span]
         all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
         all_weight = _gather(weight, group)
@@ -88,8 +89,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the sum over the rows of x (..., R, D) of the cross entropy of finding their partner, row number
-        `own`, in `among` (..., N, D). Rows with weight 0 do not count."""
+        """Return the sum over the rows of x (..., R, D) of the cross entropy of finding the partner of each row among
+        the rows of `among` (..., N, D). `own`: index of the partner; `weight`, `weight_among`: weights of the rows of
+        `x` and `among`. Rows with weight 0 do not count."""
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)
         scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would give nan if all are absent

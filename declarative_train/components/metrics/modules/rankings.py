@@ -31,8 +31,8 @@ class Rows:
 
 
 def _places(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return (B, K): for each label, the number of labels of the row that score at least as high. `among`: True for the
-    labels to count; None: all."""
+    """Return (B, K): for each label, the number of labels of its row that score at least as high. `among`: True for the
+    labels to count; None: count all."""
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()

@@ -15,8 +15,8 @@ _PARTS = ("brightness", "contrast", "saturation")
 
 
 def enhanced(picture: Any, what: str, factor: float) -> Any:
-    """Scale a property of the picture, `what` (brightness, contrast, saturation or sharpness), by a factor; 1.0 changes
-    nothing. Alpha is kept."""
+    """Return the picture with one property (`what`: brightness, contrast, saturation or sharpness) scaled by a factor;
+    1.0 changes nothing. Alpha is kept."""
     from PIL import ImageEnhance
 
     kind = {"saturation": "Color"}.get(what, what.capitalize())
@@ -24,7 +24,7 @@ def enhanced(picture: Any, what: str, factor: float) -> Any:
 
 
 def hue_turned(picture: Any, share: float) -> Any:
-    """Rotate the hue by `share` of the color circle."""
+    """Return the picture with its hue rotated by `share` of the color circle."""
     import numpy as np
     from PIL import Image
 

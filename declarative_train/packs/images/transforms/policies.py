@@ -21,7 +21,7 @@ Change = Callable[[Any, float], Any]
 
 def _sheared(across: bool) -> Change:
     def change(picture: Any, amount: float) -> Any:
-        """Shear around the center."""
+        """Return the picture sheared around its center; `amount`: shift per pixel of distance from the center."""
         middle = amount * (picture.height if across else picture.width) / 2
         matrix = (1, amount, -middle, 0, 1, 0) if across else (1, 0, 0, amount, 1, -middle)
         return _mapped(picture, matrix)
@@ -56,8 +56,8 @@ def _enhanced(what: str) -> Change:
 
 
 def _of_colours(name: str) -> Change:
-    """Return a change that calls the function `name` of Pillow's `ImageOps`. Those functions do not support alpha,
-    which is kept."""
+    """Return a change that applies the function `name` of Pillow's `ImageOps` to the colours and keeps alpha, which
+    these functions do not support."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -102,8 +102,8 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Return a randomly drawn change, and a function (height, width of an image) -> its amount. `greatest`: for each
-    change, the amounts at level 0 and at the last level."""
+    """Return the name of a randomly drawn change, and a function (height, width of an image) -> its amount. `greatest`:
+    for each change, the amounts at level 0 and at the last level."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
@@ -123,8 +123,8 @@ def _changed(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Return the images after a randomly drawn change. `made`: the changes that are applied; any other is drawn but
-    leaves the images unchanged (masks ignore changes of colour)."""
+    """Return the images of a sample after a randomly drawn change. `level`, `greatest`: as in `_change`. `made`: the
+    changes that are applied; any other is drawn but leaves the images unchanged (masks ignore changes of colour)."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

@@ -21,12 +21,13 @@ Method = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
 def sides(size: Sides) -> tuple[int, int]:
-    """Return (height, width) of a size; a single number is a square."""
+    """Return the (height, width) that the key `size` of a recipe means; a single number is a square."""
     return size if isinstance(size, tuple) else (size, size)
 
 
 def resized(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
-    """Resize to height and width. `box`: the part (left, top, right, bottom) of the picture to use; None: all of it."""
+    """Return a picture resized to height and width. `box`: the part (left, top, right, bottom) of the picture to use;
+    None: all of it."""
     from PIL import Image
 
     if picture.size == (width, height) and box in (None, (0, 0, width, height)):
@@ -35,7 +36,7 @@ def resized(picture: Any, height: int, width: int, method: Method, box: tuple[in
 
 
 def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
-    """Crop a picture; parts of the crop outside the picture are black."""
+    """Return a part of a picture; where the part is outside the picture, it is black."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))

@@ -108,7 +108,7 @@ class LowRank(Adapter):
         return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
 
     def num_rows(self, rows: int) -> int:
-        """Return how many of the weight's `rows` the adapter changes."""
+        """Return how many of the `rows` rows of the weight the adapter changes."""
         return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:

@@ -52,12 +52,13 @@ class PeftFolder:
         return os.path.join(self.path, FILE)
 
     def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Return those of the slices for which the folder has an adapter."""
+        """Return the slices, out of `slices`, for which the folder has an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of the linear map that consists of these slices, created by `make`; None if the folder has
-        no adapter for any of them. Raises PublishedError, also if the folder's adapters are not of this `kind`."""
+        """Return the adapter of the linear map that consists of these slices, created by `make` with settings from the
+        folder; None if the folder has no adapter for any of them. Raises PublishedError, also if the folder's adapters
+        are not of the type `kind`, `lora` or `dora`."""
         present = self.names_of(slices)
         if not present:
             return None

@@ -106,7 +106,8 @@ def _headers(file: str, time: int, size: int) -> Stored:
 
 
 def tensor_origin(name: str, header: Header) -> TensorOrigin:
-    """Return the origin of a tensor of the model that a file contains unchanged."""
+    """Return the origin of a tensor that the model has exactly as the file, under `name`. `header`: the file and the
+    shape."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
         from safetensors import safe_open
@@ -127,10 +128,10 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Compare a model's tensors with those of its files. `unexpected`: names in the files that are not used.
-    `may_differ`: parameters that start at random if the files have another shape, such as an output layer for other
-    classes. Raises LibraryError for other differences of shapes and dtypes, and for tied parameters with different
-    values."""
+    """Return the tensors with which a model starts, after comparing its tensors with `origins`, those in its files.
+    `unexpected`: names in the files that are not used. `may_differ`: parameters that start at random if the files have
+    another shape, such as an output layer for other classes. Raises LibraryError for other differences of shapes and
+    dtypes, and for tied parameters with different values."""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -177,7 +178,8 @@ def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
     """Raise LibraryError if the files lack parameters of the model and also have tensors that the model does not have:
-    then names probably differ, and the files may contain the missing values."""
+    then names probably differ, and the files may contain the missing values. `kind`: the model, for the message;
+    `hint`, `field`: of the error."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def library_fields(
     library: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return (the node's fields with the absolute path of its folder and the values of the config in it, diagnostics).
-    Keys that the node sets itself override the config."""
+    """Return the keys of a node of a library's model, and diagnostics. The folder that the key `path` names becomes
+    absolute, and the values of the config in it are added, except for keys that the node sets itself."""
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
         where = resolve(weights.value.value, weights.value.span)

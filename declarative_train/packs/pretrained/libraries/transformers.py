@@ -282,7 +282,8 @@ def _without_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Return the infinity for which a mapping in the library's config.json stands; any other mapping unchanged."""
+    """Convert a JSON object of transformers' config.json that stands for a float which JSON lacks (`{"__float__":
+    "Infinity"}`) to that float; return any other object unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 
