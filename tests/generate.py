@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from declarative_train.app.catalogue import catalogue
-from declarative_train.app.commands.list import tables
+from declarative_train.app.index import tables
 from declarative_train.app.main import all_commands, command_module
 from declarative_train.app.views.components import component_page, hardware_table
 from declarative_train.app.views.sections import NAMES, section_page
@@ -189,7 +189,7 @@ HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 
 def headings() -> str:
-    """declarative_train/tools/find/headings.json: pages of docs/ for users, with their headings"""
+    """declarative_train/app/headings.json: pages of docs/ for users, with their headings"""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     found = [
         [page.relative_to(ROOT / "docs").as_posix(), heading.replace("`", "")]
@@ -205,7 +205,7 @@ def _without_code(text: str) -> str:
 
 
 FILES = {
-    "declarative_train/tools/find/headings.json": headings,
+    "declarative_train/app/headings.json": headings,
     "docs/commands.md": commands_page,
     "schemas/recipe.schema.json": schema_text,
     "docs/checks.md": checks_page,

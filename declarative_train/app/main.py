@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": "show what this machine can run: torch, GPUs, backends",
     "evaluate": "compute exact metrics of a trained model; show its mistakes and worst samples",
     "explain": "explain a diagnostic, with a bad and a good example",
+    "find": "search keys, types, functions, commands, diagnostics, pages and words of other tools",
     "lint": "find mistakes in recipes, without starting anything",
     "list": "list every layer, block, loss, optimizer, source and section, with its keys",
     "plan": "show what a run would do: shapes, batches, ranks, memory, time",

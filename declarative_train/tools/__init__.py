@@ -1,4 +1,4 @@
-"""Tools: a pack of the commands `calibrate`, `find`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep`, `verify`."""
+"""Tools: a pack of the commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep`, `verify`."""
 
 from declarative_train.core.packs import Command, Pack
 
@@ -6,10 +6,6 @@ PACK = Pack(
     commands={
         "calibrate": Command(
             "measure this machine for predicted step times", "declarative_train.tools.calibrate.command"
-        ),
-        "find": Command(
-            "search keys, types, functions, commands, diagnostics, pages and words of other tools",
-            "declarative_train.tools.find.command",
         ),
         "fits": Command(
             "show whether a model fits on GPUs, which layouts do, time and cost", "declarative_train.tools.fits.command"

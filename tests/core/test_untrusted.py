@@ -21,7 +21,7 @@ OWN = {
     "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",
     "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
     "plan/checkpoint_files.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",
-    "files/lock.py", "tools/find/index.py",
+    "files/lock.py", "app/index.py",
 }  # fmt: skip
 """Files that read only what this package wrote, or catch RecursionError."""
 

@@ -299,6 +299,13 @@ def test_hover(client: LspClient, folder: Path, old: str, new: str, words: list[
     client.close(uri)
 
 
+def test_hover_on_a_word_of_another_tool_is_the_answer_of_find(client: LspClient, folder: Path) -> None:
+    uri = opened(client, folder, RECIPE.replace("epochs: 2", "max_epochs: 2"))
+    client.wait_for_diagnostics(uri, bool)
+    assert "`epochs`" in client.hover(uri, RECIPE.splitlines().index("  epochs: 2"), 4)
+    client.close(uri)
+
+
 def test_hover_over_auto_says_what_was_taken(client: LspClient, folder: Path) -> None:
     (folder / "base.yaml").write_text(RECIPE)
     text = "extends: base.yaml\nparallelism: au|to\nlayout: {gpus: 2, hardware: h100-sxm}\n"

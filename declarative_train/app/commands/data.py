@@ -4,6 +4,7 @@ run would make; train a tokenizer."""
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, which runs their code")
     for command in data_commands().values():
         import_module(command.module).add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="show: print the tables as one object")
     parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
     parser.add_argument(
         "--pictures",
@@ -125,10 +127,14 @@ def _show(args: argparse.Namespace) -> int:
         Path(args.pictures).write_bytes(sheet)
     if args.html:
         Path(args.html).write_text(page(name, shown, whole_page, sheet), encoding="utf-8")
-    for each in shown:
+    if args.json:
+        tables = {each.title: [dict(zip(each.header, row, strict=True)) for row in each.rows] for each in shown}
+        print_text(json.dumps(tables, indent=1))
+    for each in [] if args.json else shown:
         text = table(each.header, each.rows, right=each.right, width=terminal_width(), longest_word=LONGEST_WORD)
         print_text(f"{each.title}\n\n{text}\n")
-    print_text(rows)
+    if not args.json:
+        print_text(rows)
     for path in (args.pictures, args.html):
         if path:
             print(f"dtrain: {path} written", file=sys.stderr)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -18,41 +20,49 @@ EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
+    parser.add_argument("--json", action="store_true", help="print one object")
 
 
 def run(args: argparse.Namespace) -> int:
-    del args
+    found = dict(list_facts())
+    if args.json:
+        print(json.dumps(found, indent=1))
+    for name, value in {} if args.json else found.items():
+        print(f"{name:<14}{value}")
+    return 0
+
+
+def list_facts() -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each fact about this machine."""
     # The question is asked through NVML, so that a later fork from this process could still use the GPUs.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
     from torch import distributed
 
-    row("dtrain", own_version())
-    row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield ("dtrain", own_version())
+    yield ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
-        row(package, version_of(package))
+        yield (package, version_of(package))
     for module, extra in EXTRAS.items():
-        row(
+        yield (
             module,
             version_of(module) if find_spec(module) else f"not installed ({install(extra)})",
         )
-    row("cpu", f"{format_count(num_cores(), 'core')} usable, {os.cpu_count()} present")
-    row("memory", memory())
-    row("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
+    yield ("cpu", f"{format_count(num_cores(), 'core')} usable, {os.cpu_count()} present")
+    yield ("memory", memory())
+    yield ("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    row("gpus", str(num_gpus) if num_gpus else "none: recipes run with the same ranks on CPU")
+    yield ("gpus", str(num_gpus) if num_gpus else "none: recipes run with the same ranks on CPU")
     if torch.backends.mps.is_available():
-        row("  mps", "Apple's GPU, for `single` in fp32: layout.device=mps")
+        yield ("mps", "Apple's GPU, for `single` in fp32: layout.device=mps")
     for index in range(num_gpus):
         properties = torch.cuda.get_device_properties(index)
         known = hardware_of_device(properties.name)
         figures = "no figures known" if known is None else known.name
-        row(f"  gpu {index}", f"{properties.name} ({figures}), {properties.total_memory / 2**30:.0f} GiB")
+        yield (f"gpu {index}", f"{properties.name} ({figures}), {properties.total_memory / 2**30:.0f} GiB")
     backends = [name for name in ("gloo", "nccl", "mpi") if distributed.is_backend_available(name)]
-    row("backends", ", ".join(backends))
-    row("modes", "single, dp, ddp, fsdp, pipeline" if "gloo" in backends else "single, dp")
-    return 0
+    yield ("backends", ", ".join(backends))
+    yield ("modes", "single, dp, ddp, fsdp, pipeline" if "gloo" in backends else "single, dp")
 
 
 def memory() -> str:
@@ -67,7 +77,3 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def row(name: str, value: str) -> None:
-    print(f"{name:<14}{value}")

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=sorted(FORMATS), default="full", help="format of the diagnostics (default: full)"
     )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument("--select", default="", metavar="CODES", help="only these codes or prefixes: G,P012")
     parser.add_argument("--ignore", default="", metavar="CODES", help="all except these codes or prefixes")
     parser.add_argument(

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping
+from dataclasses import asdict
 
+from declarative_train.app.index import KIND_NAMES, all_entries, first_answers, tables
+from declarative_train.app.printing import print_text
 from declarative_train.app.views.components import component_page, component_table, hardware_page, hardware_table
 from declarative_train.app.views.table import fit_lines, terminal_width
-from declarative_train.components.component import Component
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", help="a kind (layers, losses, ...), one type (linear) or section (training)")
-
-
-def tables() -> dict[str, Mapping[str, type[Component]]]:
-    from declarative_train.components.adapters import ADAPTERS
-    from declarative_train.components.datasets import DATASETS
-    from declarative_train.components.fields import FIELDS
-    from declarative_train.components.inits import INITS
-    from declarative_train.components.layers import LAYERS
-    from declarative_train.components.losses import LOSSES
-    from declarative_train.components.lr_schedules import LR_SCHEDULES
-    from declarative_train.components.metrics import METRICS
-    from declarative_train.components.optimizers import OPTIMIZERS
-    from declarative_train.components.splits import SPLITS
-    from declarative_train.components.transforms import TRANSFORMS
-
-    return {
-        "sources": DATASETS,
-        "fields": FIELDS,
-        "splits": SPLITS,
-        "transforms": TRANSFORMS,
-        "layers": LAYERS,
-        "inits": INITS,
-        "adapters": ADAPTERS,
-        "losses": LOSSES,
-        "metrics": METRICS,
-        "optimizers": OPTIMIZERS,
-        "lr_schedules": LR_SCHEDULES,
-    }
+    parser.add_argument("--json", action="store_true", help="print names, or entries with their keys, as JSON")
 
 
 def show(text: str) -> None:
@@ -52,6 +27,9 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.components.hardware import HARDWARE
     from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
 
+    if args.json and (found := _as_data(args.what)) is not None:
+        print_text(json.dumps(found, indent=1))
+        return 0
     kinds = tables()
     blocks = {name: read_shipped_file(name).text for name in list_shipped()}
     if args.what is None:
@@ -91,14 +69,19 @@ def run(args: argparse.Namespace) -> int:
     if pages:
         print("\n\n".join(pages))
         return 0
-    from declarative_train.app.main import all_commands
-    from declarative_train.recipe.hints.words import find_word
-
-    if args.what in all_commands():
-        found: str | None = f"`dtrain {args.what} --help` describes the command"
-    else:
-        types = (name for table in kinds.values() for name in table)
-        names = [*kinds, *types, *blocks, *HARDWARE, *NAMES, "blocks", "hardware", "sections"]
-        found = find_word(args.what, names)
-    print(f"dtrain: there is no type `{args.what}`; {found or '`dtrain list` shows all of them'}", file=sys.stderr)
+    answers = first_answers(args.what)
+    hint = f"\n{answers}" if answers else " `dtrain list` shows all of them"
+    print(f"dtrain: there is no type `{args.what}`;{hint}", file=sys.stderr)
     return 2
+
+
+def _as_data(what: str | None) -> object:
+    """Return the object that `--json` prints: names by kind, the entries of a kind, or an entry with its keys; None if
+    there is no such name."""
+    entries = [each for each in all_entries() if each.kind not in ("page", "diagnostic", "command")]
+    kinds = {**KIND_NAMES, "blocks": "block", "hardware": "gpu"}
+    if what is None:
+        return {kind: [each.name for each in entries if each.kind == name] for kind, name in kinds.items()}
+    shown = [each for each in entries if each.kind == kinds[what]] if what in kinds else []
+    shown = shown or [each for each in entries if each.name == what or each.name.startswith(f"{what}.")]
+    return [asdict(each) for each in shown] or None

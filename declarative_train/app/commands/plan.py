@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="1,2,4,8",
         help="predict the step time for these numbers of GPUs",
     )
+    parser.add_argument("--json", action="store_true", help="print the plan, or what --diff or --scale found, as JSON")
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
 
@@ -67,7 +69,7 @@ def hardware_overrides(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.plan.codec import save
+    from declarative_train.plan.codec import save, to_json
     from declarative_train.planner.text.describe import describe
 
     if args.scale is not None:
@@ -90,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
             n=1,
         )
         found = "\n".join(lines)
-        print_text(found or "no difference")
+        print_text(json.dumps(found.splitlines(), indent=1) if args.json else found or "no difference")
         return 1 if found else 0
     if args.output is None:
-        print_text(describe(plan))
+        print_text(to_json(plan) if args.json else describe(plan))
         return 0
     try:
         save(plan, Path(args.output))
@@ -121,7 +123,7 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 def scale(args: argparse.Namespace) -> int:
     """Print the predicted speed for each number of GPUs; more than one node is used when one is full. Return the exit
     code."""
-    from declarative_train.planner.text.estimate import ScalingRow, describe_scale
+    from declarative_train.planner.text.estimate import ScalingRow, describe_scale, scale_data
 
     if is_missing(args.recipe):
         return 2
@@ -157,7 +159,7 @@ def scale(args: argparse.Namespace) -> int:
         if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
             errors, plan = [f"the speed of {layout.hardware} is not known"], None
         found.append(ScalingRow(number, plan, (errors or [compiled.note])[0]))
-    print_text(describe_scale(found))
+    print_text(json.dumps([scale_data(each) for each in found], indent=1) if args.json else describe_scale(found))
     return 0 if any(each.plan is not None for each in found) else 1
 
 

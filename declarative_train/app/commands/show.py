@@ -11,7 +11,7 @@ from itertools import groupby
 from declarative_train.app.api.compiling import CompileResult, read_recipe, texts_of
 from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
 from declarative_train.app.printing import print_text
-from declarative_train.app.views.graph import graph_table
+from declarative_train.app.views.graph import HEAD, graph_rows, graph_table
 from declarative_train.core.machine import own_version
 from declarative_train.core.secrets import masked
 from declarative_train.recipe.flat_values import Leaf
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--graph", action="store_true", help="show the nodes of the model with inputs, outputs and shapes"
     )
     form.add_argument("--explicit", action="store_true", help="write the recipe as one file with all defaults")
+    parser.add_argument("--json", action="store_true", help="print values and origins, or the table of nodes, as JSON")
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
 
@@ -38,11 +39,17 @@ def run(args: argparse.Namespace) -> int:
         report(compiled)
         if compiled.plan is None:
             return 1
-        print_text(graph_table(compiled.plan))
+        rows = [dict(zip(HEAD, row, strict=True)) for row in graph_rows(compiled.plan)]
+        print_text(json.dumps(rows, indent=1) if args.json else graph_table(compiled.plan))
         return 0
     loaded = load_recipe(args, plugins=args.plugins)
     report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
     recipe = loaded.recipe
+    if args.json:
+        shown = recipe or loaded.draft
+        values = {} if shown is None else values_data(shown.leaves(), explicit=args.explicit)
+        print_text(masked(json.dumps(values, indent=1, default=str)))
+        return 0 if recipe is not None else 1
     if recipe is None:
         if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:
             return 1
@@ -86,6 +93,14 @@ def list_values(found: Iterable[Leaf]) -> str:
             text += f"{name:<{width}}  {value:<{value_width}}  # {origin(leaf)}\n"
         text += "\n"
     return text
+
+
+def values_data(found: Iterable[Leaf], *, explicit: bool) -> dict[str, object]:
+    """Return {dotted path: value and origin}; only the values if `explicit`."""
+    leaves = {".".join(map(str, leaf.path)): leaf for leaf in found}
+    if explicit:
+        return {name: leaf.value for name, leaf in leaves.items()}
+    return {name: {"value": leaf.value, "origin": origin(leaf)} for name, leaf in leaves.items()}
 
 
 def origin(leaf: Leaf) -> str:

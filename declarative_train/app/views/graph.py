@@ -11,19 +11,22 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
 
 Row = tuple[str, str, str, str, str]
+HEAD = ("node", "type", "in", "out", "parameters")
 
 
 def graph_table(plan: Plan) -> str:
     """Return the model as a table of nested nodes. Equal copies of a `repeat` are shown once; B in shapes is the batch
     size."""
+    total = sum(item.num_elements for item in plan.parameters if item.tie is None)
+    return f"{table(HEAD, graph_rows(plan), right=(4,))}\n\n{format_count(total, 'parameter')}"
+
+
+def graph_rows(plan: Plan) -> list[Row]:
+    """Return the rows of the table: fields, then nodes."""
     counts = {item.name: item.num_elements for item in plan.parameters if item.tie is None}
     rows: list[Row] = [(field.name, "field", "", describe_spec(field.tensor), "") for field in plan.data.fields]
     rows += node_rows(plan.batch_graph, "", counts, 0)
-    rows += node_rows(plan.graph, "", counts, 0)
-    total = sum(counts.values())
-    return (
-        f"{table(('node', 'type', 'in', 'out', 'parameters'), rows, right=(4,))}\n\n{format_count(total, 'parameter')}"
-    )
+    return [*rows, *node_rows(plan.graph, "", counts, 0)]
 
 
 def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> Iterator[Row]:

@@ -196,6 +196,15 @@ class ScalingRow(NamedTuple):
     why: str = ""
 
 
+def scale_data(row: ScalingRow) -> dict[str, object]:
+    """Return a row as a JSON object: the predicted time of a step and the samples per second, or why there are none."""
+    if row.plan is None or row.plan.estimate is None or row.plan.estimate.step_s is None:
+        return {"gpus": row.num_gpus, "step_s": None, "why": row.why}
+    step_s = row.plan.estimate.step_s
+    rate = row.plan.batch.global_batch_size / step_s
+    return {"gpus": row.num_gpus, "mode": row.plan.layout.mode, "step_s": step_s, "samples_per_s": rate}
+
+
 def describe_scale(found: Sequence[ScalingRow]) -> str:
     """Return a table with a row for each number of GPUs, with the speed relative to the first row, followed by the
     assumptions."""

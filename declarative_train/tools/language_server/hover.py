@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
+from declarative_train.app.index import MOST_FIRST
+from declarative_train.app.index import find as find_answer
 from declarative_train.app.views.graph import describe_spec
 from declarative_train.core.amounts import format_count
+from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.core.span import Span
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
@@ -22,6 +26,7 @@ from declarative_train.tools.language_server.analysis import Analysis
 from declarative_train.tools.language_server.places import holds
 
 MOST_LINES = 24
+_WORD = re.compile(r"[A-Za-z][\w.]*\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,18 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
     parts += [_list_replaced(analysis, path)]
     text = "\n\n".join(part for part in parts if part)
     return Hover(text, span) if text else None
+
+
+def hover_word(path: str, text: str, line: int, column: int) -> Hover | None:
+    """Return the answer of `dtrain find` to the word at a place; None if there is no word or nothing is known of it."""
+    typed = Lines(path, text).line(line)
+    word = next((found for found in _WORD.finditer(typed) if found.start() < column <= found.end() + 1), None)
+    if word is None or (found := find_answer(word[0])).is_empty:
+        return None
+    hint = [] if found.hint is None else [f"`{word[0]}`: {found.hint}"]
+    entries = [f"- {each.kind} `{each.name}`: {each.about}" for each in found.entries[:MOST_FIRST]]
+    span = Span(path, line, word.start() + 1, line, word.end() + 1)
+    return Hover("\n".join([*hint, *entries]), span)
 
 
 def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:

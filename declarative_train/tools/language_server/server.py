@@ -24,7 +24,7 @@ from declarative_train.app.commands.lint import looks_like_recipe
 from declarative_train.core.span import Span
 from declarative_train.tools.language_server.analysis import Analysis, analyse, earlier_diagnostics, try_fixes
 from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
-from declarative_train.tools.language_server.hover import Hover, hover
+from declarative_train.tools.language_server.hover import Hover, hover, hover_word
 from declarative_train.tools.language_server.messages import FIX_ALL, Messages, NamesAt, make_symbol
 from declarative_train.tools.language_server.places import Places, holds
 from declarative_train.tools.language_server.symbols import earlier_line, find_occurrences, outline
@@ -152,6 +152,8 @@ class RecipeServer:
         known = recipe.known if recipe is not None else None
         if analysis.loaded.recipe is None and known is not None:
             found = await self._in(self.quick, lambda: _hover_earlier(known, analysis.text, line, column))
+        if found is None:
+            found = await self._in(self.quick, lambda: hover_word(analysis.path, analysis.text, line, column))
         if found is None:
             return None
         contents = types.MarkupContent(types.MarkupKind.Markdown, found.text)

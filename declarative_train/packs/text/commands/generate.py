@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from declarative_train.app.numbers import not_negative, positive, share
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seed of the samples: the same seed gives the same text (default: 0)",
     )
     parser.add_argument("--num", type=positive, default=1, metavar="N", help="number of texts (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print a list of objects with prompt and text at the end")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
 
 
@@ -60,6 +62,13 @@ def _generate(args: argparse.Namespace) -> int:
     if note:
         print(f"dtrain: {note}", file=sys.stderr)
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
+    if args.json:
+        texts = [
+            "".join(generate(model, prompt, args.max_tokens, sampling, args.seed, n, chat=args.chat))
+            for n in range(args.num)
+        ]
+        print_text(json.dumps([{"prompt": prompt, "text": text} for text in texts], indent=1))
+        return 0
     for number in range(args.num):
         pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number, chat=args.chat)
         first = next(pieces, "")  # errors in the prompt are raised before anything is printed

@@ -16,18 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.tools.find.index import as_data, find
+    from declarative_train.app.index import as_data, as_text, find
 
     found = find(args.word)
     if args.json:
         print_text(json.dumps(as_data(found), indent=1))
-        return 0
-    if found.hint is not None:
-        print_text(f"`{args.word}`: {found.hint}")
-    if not found.entries and found.hint is None:
+    elif found.is_empty:
         print(f"dtrain: nothing is known about `{args.word}`; help: `dtrain list` shows all types", file=sys.stderr)
         return 2
-    width = max((len(each.name) for each in found.entries), default=0)
-    for each in found.entries:
-        print_text(fit_lines(f"{each.kind:<10}  {each.name:<{width}}  {each.about}", terminal_width()))
+    else:
+        print_text(fit_lines(as_text(found), terminal_width()))
     return 0

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from declarative_train.app.catalogue import catalogue
-from declarative_train.app.commands.list import tables
 from declarative_train.app.main import all_commands
 from declarative_train.app.views.components import summary
 from declarative_train.app.views.sections import KINDS
@@ -18,6 +17,7 @@ from declarative_train.components.component import Component, recipe_keys
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.hardware import HARDWARE
+from declarative_train.core.diagnostics.suggest import is_slip, nearest
 from declarative_train.recipe.hints import aliases
 from declarative_train.recipe.hints.words import hint_on_foreign_word
 from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
@@ -41,10 +41,40 @@ KIND_NAMES = {
     "optimizers": "optimizer",
     "lr_schedules": "schedule",
 }
+MOST_FIRST = 3  # entries that other commands show of an unknown word
 ENOUGH = 8  # entries, from which on weaker matches are left out
 _NAMED = re.compile(r"`(dtrain \w+|[\w.]+)")
 _MODULE = re.compile(r"^(torch|nn|F|tf|keras|sklearn|transformers)\.(\w+\.)*")
 _WORDS = re.compile(r"[a-z0-9]+")
+
+
+def tables() -> dict[str, Mapping[str, type[Component]]]:
+    """Return the component tables by the names of their kinds."""
+    from declarative_train.components.adapters import ADAPTERS
+    from declarative_train.components.datasets import DATASETS
+    from declarative_train.components.fields import FIELDS
+    from declarative_train.components.inits import INITS
+    from declarative_train.components.layers import LAYERS
+    from declarative_train.components.losses import LOSSES
+    from declarative_train.components.lr_schedules import LR_SCHEDULES
+    from declarative_train.components.metrics import METRICS
+    from declarative_train.components.optimizers import OPTIMIZERS
+    from declarative_train.components.splits import SPLITS
+    from declarative_train.components.transforms import TRANSFORMS
+
+    return {
+        "sources": DATASETS,
+        "fields": FIELDS,
+        "splits": SPLITS,
+        "transforms": TRANSFORMS,
+        "layers": LAYERS,
+        "inits": INITS,
+        "adapters": ADAPTERS,
+        "losses": LOSSES,
+        "metrics": METRICS,
+        "optimizers": OPTIMIZERS,
+        "lr_schedules": LR_SCHEDULES,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +100,10 @@ class Found:
     hint: str | None
     entries: tuple[Entry, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        return self.hint is None and not self.entries
+
 
 def find(word: str) -> Found:
     """Search for a word in the language, the command line and the documentation. For a word of another tool, the result
@@ -83,7 +117,27 @@ def find(word: str) -> Found:
     last = best[min(ENOUGH, len(best)) - 1][0] if best else 0
     sure = [each for score, each in best if score == 0]
     rest = [each for score, each in best if 0 < score <= last]
+    if hint is None and not best and (close := nearest(asked, types)) is not None and is_slip(asked, close, types):
+        hint = f"did you mean `{close}`?"
     return Found(word, hint, tuple(sure + rest[: max(0, ENOUGH - len(sure))]))
+
+
+def as_text(found: Found, most: int | None = None) -> str:
+    """Return the answer as lines: the hint, then the entries, at most `most` of them."""
+    shown = found.entries[:most]
+    width = max((len(each.name) for each in shown), default=0)
+    lines = [] if found.hint is None else [f"`{found.word}`: {found.hint}"]
+    return "\n".join([*lines, *(f"{each.kind:<10}  {each.name:<{width}}  {each.about}" for each in shown)])
+
+
+def first_answers(word: str) -> str:
+    """Return the best answers to a word that a command does not know, as text, and the command that shows all; "" if
+    there are none."""
+    found = find(word)
+    if found.is_empty:
+        return ""
+    more = f"\n`dtrain find {word}` shows more" if len(found.entries) > MOST_FIRST else ""
+    return as_text(found, MOST_FIRST) + more
 
 
 def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from declarative_train.app.index import all_entries, find
 from declarative_train.app.main import main
-from declarative_train.tools.find.index import all_entries, find
 
 BEST = 4  # entries among which the right one must be
 

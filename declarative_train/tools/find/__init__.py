@@ -1,1 +1,0 @@
-"""Search for a word in everything that a user can write or read."""
