@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import declarative_train as dt
+from declarative_train.components.layers.modules.shapes import EmbeddingNoiseModule
 from declarative_train.engine.step.tensor_files import Tensors, join_rows
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.published import PartPlan, config_of, family_of, params_of
@@ -41,6 +42,37 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path: Path, name: st
         mine = held[parameter.removeprefix("lm.")].grad
         scale = gradient.abs().max().item()
         torch.testing.assert_close(mine / scale, gradient / scale, rtol=1e-5, atol=1e-5, msg=parameter)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gemma", "gpt2"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("deepseek", "gemma3", "gpt_oss", "llama", "mixtral")),
+    ],
+)
+def test_noise_on_embeddings_is_that_of_transformers(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the same place and of the same size, with the same draws; none in an evaluation."""
+    from transformers.integrations.neftune import neftune_post_forward_hook
+
+    theirs, path = made.write(tmp_path, name, node=", noise: 30")
+    ours = dt.load(path).plan().module().get_submodule("lm").eval()
+    quiet = ours(ids())
+    embedding = theirs.get_input_embeddings().train()
+    embedding.neftune_noise_alpha = 30
+    embedding.register_forward_hook(neftune_post_forward_hook)
+    drawn = torch.rand(3, made.TOKENS, 32)
+    monkeypatch.setattr(torch.Tensor, "uniform_", lambda tensor, low, high: tensor.copy_(low + (high - low) * drawn))
+    monkeypatch.setattr(torch, "rand_like", lambda _: drawn)
+    (noise,) = (part for part in ours.modules() if isinstance(part, EmbeddingNoiseModule))
+    noise.train()
+    wanted, found = theirs(ids()).logits, ours(ids())
+    found, quiet = (each[0] if isinstance(each, tuple) else each for each in (found, quiet))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert (found - quiet).abs().max() > 0.01
 
 
 def said(path: Path, **changes: Any) -> tuple[str, str]:

@@ -73,7 +73,7 @@ def test_mistakes_are_told_at_the_node_of_the_recipe(open_model, fields: str, co
     assert set(opened.said()) == {(code, caret)}
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama"])
+@pytest.mark.parametrize("name", ["bert", "gemma", "gpt", "llama", "mixtral"])
 def test_noise_is_added_to_the_embedding(open_model, name: str) -> None:
     fields = f"type: {name}, vocabulary: 256, layers: 2, width: 32, heads: 4"
     noisy = open_model(use(f"{fields}, noise: 5"))
