@@ -146,8 +146,8 @@ def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:
 
 
 def _score(entry: Entry, word: str, named: set[str]) -> int | None:
-    """Return how well an entry matches: 0 if the word is its name, larger for a weaker match; None if it does not
-    match."""
+    """Return how well an entry matches `word`: 0 if it is its name, larger for a weaker match; None if it does not
+    match. `named`: dtrain's names for the word, if it is one of another tool."""
     name, last = entry.name.lower(), entry.last.lower()
     if word in (name, last) or aliases.letters(word) == aliases.letters(last):
         return 0

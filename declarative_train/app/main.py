@@ -74,7 +74,8 @@ class Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the arguments and run the command."""
+    """Parse the arguments, run the command and return its exit code. `argv`: the arguments; None: those of the
+    process."""
     words = list(sys.argv[1:] if argv is None else argv)
     write_any_character()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported (torch-facts, section 4)

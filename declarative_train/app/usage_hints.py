@@ -70,7 +70,8 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_options(command: str | None, words: Sequence[str]) -> str | None:
-    """Return a hint on the first option that another tool has; None if there is none."""
+    """Return a hint on the first word that is an option of another tool for such a `command`; None if there is none.
+    `words`: the arguments."""
     known = OPTIONS_ELSEWHERE.get(command or "", {})
     return next((known[name] for name in (word.partition("=")[0] for word in words) if name in known), None)
 

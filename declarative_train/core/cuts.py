@@ -63,10 +63,11 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class LayerCut:
-    """Cut of a layer: how it is divided (`kind`), the parameters that are cut (`parameters`), and the names of uncut
-    parameters whose gradient must be summed over the ranks, because each rank uses them for a part of the features
-    (`summed`). `whole`: the ports and outputs of a layer cut by positions that have no positions; their values are the
-    same on all ranks. `parts`: for the kind "inside", the division of each submodule with parameters, by its path."""
+    """Division of a layer over ranks. `kind`: how the layer is divided. `parameters`: the cut parameters by name.
+    `summed`: uncut parameters whose gradient must be summed over the ranks, because each rank uses them for a part of
+    the features. `whole`: in a layer that is divided by positions, the ports and outputs that have no positions; their
+    values are the same on all ranks. `parts`: for the kind "inside", the division of each submodule with parameters, by
+    its path."""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]

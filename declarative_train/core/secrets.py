@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class _UsedVariables:
-    """Values that recipes or plans read from the environment.
+    """Record of the environment variables that recipes or plans have read, for the functions that mask their values.
 
-    `names`: value -> its variable, the longest value first; `pattern` matches any of these values. `made`: texts that
-    templates computed from a value and that do not contain it. `num_reads`: number of times that a variable was read.
-    """
+    `names`: value -> its variable, the longest value first. `pattern` matches any of these values; None if there are
+    none. `made`: texts that templates computed from a value and that do not contain it. `num_reads`: number of times
+    that a variable was read."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -67,7 +67,8 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in a text."""
+    """Return the names of the recorded variables whose values occur in a text. If the text has only a value that a
+    template computed from one, return the words `a variable of the environment`; [] if it has neither."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 

@@ -211,7 +211,8 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return the ranks along those of the axes that the mesh has, and their global numbers."""
+        """Return the collective over the ranks along the axes `along` together, and the global numbers of these ranks.
+        Axes that the mesh does not have are ignored; without any, it is this rank alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

@@ -54,9 +54,9 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
-    """Return the devices for ranks on one machine. `num_visible`: the number of GPUs that are visible there. Without a
-    GPU, `auto` becomes the CPU. With fewer GPUs than the layout needs, RunFailure is raised, because a slow run on the
-    CPU next to idle GPUs is rarely intended."""
+    """Return the devices for ranks on one machine. `num_visible`: the number of GPUs that are visible there; `where`:
+    the machine, for the message (`here`, `on gpu07`). Without a GPU, `auto` becomes the CPU. Raises RunFailure if there
+    are fewer GPUs than the layout needs: a slow run on the CPU next to idle GPUs is rarely intended."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":

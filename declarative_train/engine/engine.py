@@ -57,8 +57,8 @@ class Driver(Protocol):
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of the chunks of a step; the gradients are those of the L loss terms multiplied by
-        `factors`. Return the sums (L,) of the terms for each chunk."""
+        """Run forward and backward of the chunks of step number `step`, and accumulate gradients: those of the L loss
+        terms, each multiplied by its factor in `factors`. Return the sums (L,) of the terms for each chunk."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
@@ -247,8 +247,8 @@ class Engine:
 
 
 def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
-    """Return this rank's RankContext. It has process groups for all nodes that mix samples, those of other stages too,
-    because all ranks of a group must create it together."""
+    """Return this rank's RankContext. Its process groups are for the nodes that mix samples, including nodes of other
+    stages: all ranks of a group must create it together, so every rank creates all groups."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)

@@ -93,7 +93,9 @@ class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Report of the failure of one rank."""
+    """Report of the failure of one rank, which it writes to a file. `stage`, `step`: None if there is none.
+    `is_peer_loss`: only another rank's exit caused it. `is_ours`: a bug, whose traceback helps more than the
+    message."""
 
     rank: int
     stage: int | None

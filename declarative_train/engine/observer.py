@@ -28,8 +28,8 @@ class StepObserver(Protocol):
     the only exception is `dtrain verify`, which writes gradients at "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Notice that a part of the step begins. `tensors`: for "loss", the values that loss terms read; for
-        "backward", the sums of the terms."""
+        """Record that a part of the step begins; the engine calls this. `tensors`: for "loss", the values that loss
+        terms read; for "backward", the sums of the terms; otherwise empty."""
 
 
 class Unobserved:

@@ -116,9 +116,9 @@ _uncounted: int | None = None
 
 
 def count(written: int, keep: str) -> None:
-    """Add `written` bytes to the size of the cache, and delete old entries except `keep` if it is too large. The size
-    is measured at the first write of the process and after each 1/32 of the limit, because measuring looks at every
-    file."""
+    """Record that `written` bytes were added to the cache; if the cache is too large, delete old entries, but not
+    `keep` (a path). The cache is measured only at the first write of the process and after each 1/32 of the limit,
+    because measuring it looks at every file."""
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):

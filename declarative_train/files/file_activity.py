@@ -54,8 +54,8 @@ def is_loader() -> bool:
 
 
 class ActivitySlots:
-    """Shared memory with one slot per loader process, for its activity. Create it before the processes are forked; each
-    process calls `mine` once."""
+    """Shared memory in which loader processes show their activity to their parent, one slot per process. Create it
+    before the processes are forked; each process then calls `mine` once, and the parent reads the slots with `of`."""
 
     def __init__(self, count: int) -> None:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes

@@ -151,7 +151,8 @@ def read_holder(handle: int) -> dict[str, Any]:
 
 
 def _is_at(handle: int, path: str) -> bool:
-    """Return whether the file at `path` is the open file `handle`, not a new file of the same name."""
+    """Return whether the open file `handle` is still the file at `path`: False if that was deleted or replaced by a new
+    file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

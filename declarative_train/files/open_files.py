@@ -209,8 +209,9 @@ def packing(path: str) -> str | None:
 
 
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
-    """Raise SourceError if a file is not of the `kind` ("a Parquet file") that its source reads: it must begin with the
-    bytes `wanted` or, if that is None, with text that is not compressed."""
+    """Raise SourceError if the first bytes of a file show another format than its source reads. `kind`: the format that
+    the source reads, for the message ("a Parquet file"). `wanted`: the bytes with which the file must begin; None: it
+    must be text, not compressed. An empty file is accepted."""
     begin = read_bytes(path, 0, 16)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1

@@ -75,8 +75,8 @@ def local_path(path: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    """Return the scheme of a URL; of a chained URL (`zip://a.csv::s3://...`), the scheme of the last link, which holds
-    the bytes."""
+    """Return the scheme of a URL, such as `s3`. In a chained URL (`zip://a.csv::s3://...`) it is that of the last link,
+    which holds the bytes. Return the whole text if it has no scheme."""
     return url.rpartition(_CHAIN)[2].partition("://")[0]
 
 
@@ -117,8 +117,8 @@ def _announce_variables(url: str) -> None:
 
 @contextmanager
 def as_source_error(what: str, path: str) -> Iterator[None]:
-    """Convert every exception raised in the `with` block into SourceError: each cloud client has exceptions of its
-    own."""
+    """Convert every exception raised in the `with` block into a SourceError "cannot `what` `path`: reason", such as
+    `open` or `look at`. Each cloud client has exceptions of its own."""
     try:
         yield
     except SourceError:
@@ -128,7 +128,8 @@ def as_source_error(what: str, path: str) -> Iterator[None]:
 
 
 def unreadable(what: str, path: str, error: Exception) -> SourceError:
-    """Return the SourceError for a file that cannot be read. `what` names the kind of file."""
+    """Return the SourceError "cannot `what` `path`: reason", for a file that cannot be read. `what`: a verb, such as
+    `open`."""
     return SourceError("unreadable", f"cannot {what} {format_path(path)}: {reason(error)}")
 
 
@@ -156,11 +157,11 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a path is a file, and store its size and tag (`remote.note`).
+    """Return whether a path is a file; if so, store its size and tag (`remote.note`).
 
-    Sends one request, or none if `listed` has the answer. Raises RemoteError if the request fails; fsspec's `isfile`
-    would return False.
-    """
+    `system`: fsspec's file system. `url`, `path`: the file as a URL, and its path in that system. `listed`: fsspec's
+    info from a listing; if it has a size, no request is sent. Raises RemoteError if the request fails; fsspec's
+    `isfile` would return False."""
     try:
         is_listed = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
         info = listed if listed is not None and is_listed else retry(lambda: system.info(path))

@@ -96,8 +96,9 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the numbers of grains from `last` on to request too (read-ahead): the missing ones of the same
-        segment, if this process has locked it."""
+        """Return numbers of further grains to request together with the `missing` ones (read-ahead); [] if reads are
+        not sequential. `last`: end (exclusive) of the grains that were asked for. `handles`: descriptors of the
+        segments that this process has locked; only missing grains of the same locked segment are returned."""
         if not missing:
             return []
         least, most = _AHEAD

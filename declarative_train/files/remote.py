@@ -103,7 +103,7 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def is_of_network(error: BaseException | None) -> bool:
-    """Return whether an exception was raised by the network or a file system."""
+    """Return whether an exception was raised by the network or by a file system. False for None."""
     cause = None if error is None else _cause_of(error)
     return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
 

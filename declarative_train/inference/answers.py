@@ -24,8 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Outputs to predict. `meanings`: for some of them, what they predict (a class, a number), from which the columns
-    are made; `as_they_are`: the nodes whose outputs are returned unchanged."""
+    """Choice of the outputs to predict. `meanings`: the outputs whose losses define what they predict (a class, a
+    number); columns are made from them. `as_they_are`: names of nodes whose outputs are returned unchanged."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -51,8 +51,8 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
 
 
 def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
-    """Return the columns for one batch. They are named like the target's columns, or `class` if there is a single
-    target and it is a class."""
+    """Return the columns of predictions for one batch. `asked`: the outputs to predict; `values`: their tensors by
+    name. A column is named like the target's column, or `class` if there is a single target and it is a class."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
     for one in asked.meanings:

@@ -119,8 +119,8 @@ def evaluate(
 def _compare(
     trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
 ) -> Comparison | None:
-    """Return the values of simple models on the evaluated rows; None without training rows or a pack with simple
-    models."""
+    """Return the metric values of simple models on the evaluated rows; None if the training rows cannot be read or no
+    pack has simple models for these data. `name`: the evaluated set; `data`, `max_samples`: as in `evaluate`."""
     size = batch_rows(trained, _fields_read(trained), None)
 
     def training() -> Iterator[Batch]:
@@ -204,8 +204,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function (first, num) -> every `num`-th batch, from batch `first` on, with the origin (file, row)
-    of each row."""
+    """Interface of a function that yields a share of the batches: (first, num) -> every `num`-th batch, starting with
+    batch number `first`, each with the origin (file, row) of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
@@ -320,7 +320,8 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return a function for the batches of a set of the run. The data of the run must still exist unchanged."""
+    """Return a function that yields the batches of the set `name` of the run. `size`: rows per batch. `max_samples`: as
+    in `evaluate`. The files of the run must still exist unchanged."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -343,8 +344,8 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function for the batches of new rows, which are converted to fields as in the run. The rows can be read
-    only once."""
+    """Return a function that yields the batches of new rows, converted to fields as in the run. `data`: paths as for
+    `open_input`. `size`: rows per batch. The function can be called only once."""
     rows = open_input(data, trained.plan.data.source, names=columns_of_folder(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
@@ -375,8 +376,8 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function for the batches of new rows, for a run whose samples are windows of rows; the windows are made
-    as in the run."""
+    """Return a function that yields the batches of new rows for a run whose samples are windows of rows. `data`: paths
+    as for `open_input`. `size`: windows per batch. The windows are made as in the run."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:

@@ -58,7 +58,7 @@ class RowConverter:
         return tuple(dict.fromkeys((*self.columns, *self._keep)))
 
     def chunks(self) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Yield (chunk of rows, values (N, ...) by field). Raises InputError."""
+        """Read all rows of the input and yield (chunk of rows, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(self.read_columns):
             yield from self.of(chunk)
 
@@ -194,8 +194,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return the number of different values that the run's source guaranteed for column number `at`; None if the
-        field does not depend on it."""
+        """Return n if the run's source guaranteed that values of column number `at` are in 0..n-1; None if the field
+        does not depend on this, because it has a vocabulary or a stated number of classes."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -220,8 +220,8 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 
 
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
-    """Return a column as a numpy array of the kind that tables return: numbers, bool, or text as objects. Missing
-    values are nan or None."""
+    """Return the column `name` of a chunk as a numpy array: numbers, bool, or text as objects; missing values are nan
+    or None. `want`: the type that the column had in the run. `decimal`: the decimal point of numbers in text."""
     import pyarrow as pa
 
     values = chunk.columns[name]

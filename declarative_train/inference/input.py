@@ -68,12 +68,13 @@ class Input:
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Return a list function for pieces of at most `size` rows, for a table whose rows can be read by number."""
+    """Yield pieces of at most `size` rows for a table of `num_rows` rows that can be read by row number."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Return a function (row of a chunk) -> its place as text. The chunk begins at row `row` of the file `title`."""
+    """Return a function (row of a chunk) -> its place as text, such as `row 7 of new.csv`. `row`: the row in the file
+    `title` at which the chunk begins, from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

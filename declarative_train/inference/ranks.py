@@ -115,7 +115,7 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
 
 
 def _end_with(parent: int) -> None:
-    """Exit when the parent process `parent` exits."""
+    """Wait until the process `parent` is no longer the parent of this one, then exit: a rank must not outlive it."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

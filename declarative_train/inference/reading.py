@@ -94,8 +94,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the type of the source that reads a folder: according to the files in it, otherwise that of the run; None
-    if neither reads folders."""
+    """Return the source type that reads a folder: by the endings of its files, else the type of the run's `source`;
+    None if neither can read folders."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -163,7 +163,8 @@ def spool_stdin() -> str:
 def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
-    """Return a table as an Input. `called`: name of a column in the input -> its name in the table, if they differ."""
+    """Return a table as an Input. `title`: its name in messages. `is_array`: each file has one array, which is its only
+    column. `called`: {name of a column in the input: its name in the table}, if they differ."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -196,6 +197,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column to read in place of `asked`. In a file with a single array, such as `new.npy`, it
-    is this array, whatever its name is."""
+    """Return the name of the column to read where the column `asked` is wanted: `asked` itself. If the file has a
+    single array (`new.npy`), return that array's name."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -50,8 +50,8 @@ class _ReadColumns(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Return the rows of csv files, in the dialect of the run's csv files, or in the usual dialect if the run did not
-    read csv. `titled`: the name of a single file in messages."""
+    """Return the rows of csv files as an Input, in the dialect of the run's `source`; in the usual dialect if that is
+    not csv. `title`: name of the whole input in messages. `titled`: name of the file in messages if it is only one."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -118,7 +118,8 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file. `columns`: the columns to keep where rows can be found only by parsing."""
+    """Yield the pieces of a csv file. `how`: the dialect. `columns`: the columns to keep where rows can be found only
+    by parsing. `most`: maximum number of rows per piece; None: no limit."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:

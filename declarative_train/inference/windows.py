@@ -58,7 +58,8 @@ def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
 
 
 def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
-    """Return the reader of a run's field for this table. Raises InputError if the table does not fit."""
+    """Return the reader that computes a run's field (`spec`) from the columns of this table. `window`: the run's
+    windows, or None. Raises InputError if the table lacks a column or its values have another shape or type."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
     if missed:
@@ -155,14 +156,15 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return the positions within a window of `length` rows that a field reads: a single position (), or several
-    (K,)."""
+    """Return the positions within a window that a field reads: a 0-d array for a single position, else an array (K,).
+    `length`: rows per window."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return (rows in the order in which windows use them, positions (N,) at which windows begin)."""
+    """Return (rows in the order in which windows use them, positions (N,) in this order at which windows begin).
+    `span`: rows per window. `order`: order of the rows in a group."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

@@ -130,9 +130,9 @@ def check_base(
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether weights from a file, for the part of the model below `prefix`, fill a parameter. `names`: the
-    parameter's names, several if it is tied. `exclude`: selectors of parameters that are not filled; one matching name
-    is enough."""
+    """Return whether an entry of `model.weights` fills a parameter from its file. `prefix`: beginning of the names in
+    the part of the model that the entry is for. `exclude`: the entry's selectors of parameters that are not filled.
+    `names`: the parameter's names, several if it is tied; one excluded name is enough to leave it out."""
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

@@ -80,7 +80,8 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Properties of a run, other than the device, that decide its memory format."""
+    """Properties of a run from which the memory format of its images is decided for a device. `word`: the recipe's
+    `channels_last`; `reordered`: those of the whole model; `precision`: of the computation."""
 
     word: Word
     reordered: ReorderedElements

@@ -42,8 +42,8 @@ def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tup
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """Yield the values of one entry of the batch for all training samples, some samples at a time. Random numbers are
-    those of the first epoch."""
+    """Yield the values of the batch entry `name` (a field, or a value computed from fields alone) for all training
+    samples, some samples at a time. Random numbers are those of the first epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return

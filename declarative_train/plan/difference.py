@@ -107,8 +107,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return {dotted path: value} of all deciding values. If the recipe counts epochs, the number of epochs takes the
-    place of the number of steps."""
+    """Return {dotted path: value} of the deciding values `of` a plan. If the recipe counts epochs, the number of epochs
+    takes the place of the number of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -130,7 +130,8 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
-    """Yield the paths of the items with a name: nodes, fields, sets, losses, metrics, parameters."""
+    """Yield the dotted paths of all named items in a nested structure: nodes, fields, sets, losses, metrics,
+    parameters. `path`: the path of `value` itself."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entries(item, f"{path}.{key}" if path else str(key))

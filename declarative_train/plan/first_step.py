@@ -87,7 +87,8 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the expressions on the way to `wire` (a value in the model graph) through which no gradient passes."""
+    """Yield the expressions through which no gradient passes, among the nodes that `wire` (a value in the graph of
+    `scope`) is computed from. Each has its place in the recipe and a message."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

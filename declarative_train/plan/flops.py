@@ -50,8 +50,8 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return {node: operations of each layer and expression in it}. `opened`: the graph of the model after
-    `open_blocks`, whose blocks are the units (sharded, recomputed and compiled as a whole)."""
+    """Return {node: operations of each layer and expression in it}, for the nodes of the graph `opened`. That is the
+    graph of the model after `open_blocks`: its blocks are units (sharded, recomputed and compiled as a whole)."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

@@ -142,7 +142,8 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that a rank has of a value of a sample: with the axis `context`, the rank's positions."""
+        """Return the part of a sample's `shape` that each rank has: with the axis `context`, its share of the
+        positions, if the first dimension is that of the positions; otherwise `shape` unchanged."""
         if self.context is None or shape[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])

@@ -93,9 +93,9 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return {output of the model: how the linear layer that computes it may be divided}, for outputs that only losses
-    and metrics read: into parts of the classes, if the only reader is a loss that can sum over such parts; otherwise
-    divided, and gathered for the loss."""
+    """Return {output of the model: how the ranks may divide the linear layer that computes it}, for outputs that losses
+    read as scores of many classes. `vocabulary`: each rank keeps its part of the classes, because the only reader is a
+    loss that can sum over such parts; `gathered`: the parts are gathered for the loss."""
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]
     measured = {measure.edges.input for measure in lowered.measures}

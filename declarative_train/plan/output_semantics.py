@@ -125,8 +125,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return (field that a batch entry is computed from, whether its values were moved or cut out on the way), or
-    (None, False) if the entry is computed from several fields or none."""
+    """Return (the one field that the batch entry `name` is computed from, whether its values were moved or cut out on
+    the way); (None, False) if it is computed from several fields or none."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -201,8 +201,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the class names of a target with one value per class: the columns of the field if there are `size` of
-    them, otherwise the numbers from 0."""
+    """Return the class names of a target with one value for each of `size` classes: the names of the field's columns if
+    there are as many, otherwise the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

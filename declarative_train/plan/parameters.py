@@ -133,8 +133,9 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied: tied parameters become one, with the settings of the parameter that provides
-    the values (its source) and the name that comes first in the graph."""
+    """Return the plans with ties applied. `sources`: {tied parameter: parameter whose values it shares}. Of the
+    parameters that share values, the first in the graph keeps the tensor, with the settings of their common source; the
+    others get `tie` with its name."""
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):

@@ -84,8 +84,9 @@ class TensorMapPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
-    """Node whose weights can come from a published model: a block of the package, with its params and the config of the
-    model that the block was made from."""
+    """Block of the model whose weights can come from a published model. `node`: its path; `block`: name of the block in
+    the package; `params`: its params. `config`: the config of the published model, None if it was not made from one;
+    `folder`: the folder of the config, or None."""
 
     node: str
     block: str

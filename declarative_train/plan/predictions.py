@@ -113,7 +113,7 @@ class CandidatePlan:
 
     @property
     def step(self) -> str:
-        """Time of a step in words; "" if it is not known."""
+        """Predicted time of a step as text; "" if it is not known."""
         return "" if self.step_s is None else f"{'> ' * self.is_least}{time_in_words(self.step_s)}"
 
 

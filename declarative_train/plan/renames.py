@@ -115,8 +115,8 @@ def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | Non
 
 
 class _Renaming(NamedTuple):
-    """New name of one tensor; `new` is None if it is dropped. `keys`: the entries of `rename` that matched. `words`:
-    for each of these entries that joins tensors, the index of the word that matched."""
+    """Result of `rename` for one tensor. `new`: its new name, None if it is dropped. `keys`: the entries of `rename`
+    that matched. `words`: (key, index of the word that matched) for each of these entries that joins tensors."""
 
     new: str | None
     keys: tuple[str, ...]
@@ -124,8 +124,8 @@ class _Renaming(NamedTuple):
 
 
 def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
-    """Return {name in the file: its renaming}. The longest matching beginning is applied first, then each selector in
-    order, to the result of the previous one."""
+    """Return {name in the file: its renaming} for each of the names `found`. The longest matching beginning is applied
+    first, then each selector in order, to the result of the previous one."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
     return {name: _rename_one(name, rename, beginnings, selectors) for name in found}
@@ -160,7 +160,8 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Return `found` under the new names, without dropped entries. `rename` must not join tensors."""
+    """Return the items of `found` under the new names of their keys, without dropped ones. `found`: anything by the
+    names of a file's tensors. `rename` must not join tensors."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
@@ -173,7 +174,8 @@ def joins(rename: Mapping[str, str | None]) -> str | None:
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return {new name: the tensors of the file that form it, in the order of the words in the key}."""
+    """Return {new name: the tensors of the file that form it}. Several tensors under one name are in the order of the
+    words in the key of `rename`. `found`: shapes of the file's tensors."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
@@ -187,8 +189,8 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({joined tensor: shape}, (problem, hint) or None). It is a problem if tensors to be joined differ in more
-    than the number of rows."""
+    """Return ({joined tensor: shape}, None), or ({}, (problem, hint)) if tensors to be joined differ in more than the
+    number of rows. `made`: {joined tensor: tensors of the file that form it}. `found`: shapes of the file's tensors."""
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
@@ -202,8 +204,9 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({new name: shape}, (problem, hint) or None if all entries are right). `is_run`: the file is a checkpoint
-    of a run, whose tensors cannot be joined, since they are read where they are."""
+    """Return ({new name: shape}, None) for the tensors of a file, or ({}, (problem, hint)) if an entry of `rename` is
+    wrong for it. `found`: shapes by the names in the file. `is_run`: the file is a checkpoint of a run, whose tensors
+    cannot be joined, since they are read where they are."""
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
@@ -217,7 +220,8 @@ def shapes_by(
 def idle_renames(
     recipe: Recipe, weights: Weights, rename: Mapping[str, str | None], found: Iterable[str]
 ) -> list[Diagnostic]:
-    """Report entries of `rename` that match no tensor of the file."""
+    """Return an error for each entry of `rename` that matches no tensor of the file. `weights`: the entry of
+    `model.weights` with this file. `found`: the names in the file."""
     names = list(found)
     return [
         rename_matches_nothing(
@@ -231,21 +235,22 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return the places of the entries of `rename` that the recipe's base has and the recipe sets to null."""
+    """Return, for the weights of `node`, the places where the recipe sets an entry of `rename` from its base to
+    null."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
 
 
 def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
-    """Return the keys of `rename` that match none of the names."""
+    """Return the keys of `rename` that match none of the names `found` in a file."""
     met = {key for way in _rename_all(found, rename).values() for key in way.keys}
     return [key for key in rename if key not in met]
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one of them would be lost;
-    otherwise None. Tensors that one entry joins are allowed to have the same name."""
+    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost;
+    otherwise None. `found`: the names in the file. Tensors that one entry joins may have the same name."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

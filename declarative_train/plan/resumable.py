@@ -133,7 +133,8 @@ class ResumeVerdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
-    """Compare the plan of a checkpoint, saved after step `step`, with the current plan."""
+    """Compare the plan of a checkpoint, saved after step `step`, with the current plan, and return which changes are
+    free, warned and refused."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)

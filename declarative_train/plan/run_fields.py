@@ -132,7 +132,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, the nodes without parameters that read them, and the `reuse` nodes that call them again."""
+    """Return the names of nodes through which the outputs of the nodes `names` pass unchanged by other parameters:
+    `names`, the nodes without parameters that read one of the result, and `reuse` nodes that call one of it again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

@@ -29,9 +29,10 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """Node or loss that mixes samples. `span`: the place of its `over` in the recipe, or of the node or loss if `over`
-    is not written. `in_model`: it is a node, which in `dp` sees only the samples of its model copy; a loss sees those
-    of all copies. `values`: the number of values of one sample in each statistic."""
+    """Node or loss that computes with several samples at once, for the checks of its groups. `over`: its groups in the
+    recipe (`8 samples`, `microbatch`); `span`: the place of `over`, or of the node or loss if `over` is not written.
+    `in_model`: it is a node, which in `dp` sees only the samples of its model copy; a loss sees those of all copies.
+    `values`: the number of values of one sample in each statistic."""
 
     name: str
     over: str

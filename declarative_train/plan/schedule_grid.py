@@ -98,8 +98,8 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Return the grid for the orders of all ranks: at each time, a rank starts its next action if the results that it
-    needs exist."""
+    """Return the grid for the orders of all ranks: at each time, a rank starts its next action if the results that the
+    action needs exist. `orders`: the actions of each rank."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

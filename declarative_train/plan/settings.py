@@ -61,7 +61,7 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """Return a sort key for a setting; the most important setting sorts first."""
+    """Return a sort key for the setting at the dotted path `key`; the most important setting sorts first."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key

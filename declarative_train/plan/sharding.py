@@ -51,8 +51,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (nodes with parameters before the first unit, nodes with parameters after the last unit). `held`: all
-    nodes with parameters."""
+    """Return (nodes with parameters before the first unit, nodes with parameters after the last unit). `names`: all
+    nodes in order. `held`: the nodes with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()

@@ -45,9 +45,12 @@ def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> 
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """Return the index of the end of each part, or None if there is no division. No end is in `uncut`, and every part
-    has a node whose `counts` is True. The costliest part is as cheap as possible; among such divisions, the sum of
-    squared costs is smallest. Dynamic programming, O(parts x nodes^2)."""
+    """Divide consecutive nodes into `num_parts` parts. Return the index of the end of each part, or None if there is no
+    division. `costs`: cost of each node. `counts`: whether a node counts; every part has one that does. `uncut`:
+    indices that must not be an end.
+
+    The costliest part is as cheap as possible; among such divisions, the sum of squared costs is smallest. Dynamic
+    programming, O(parts x nodes^2)."""
     total = len(costs)
     sums = [0, *accumulate(costs)]
     counted = [0, *accumulate(map(int, counts))]

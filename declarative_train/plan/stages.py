@@ -88,7 +88,8 @@ def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
     """Return the parameters that more than one stage has, in the order of the model. Tied parameters are one, under the
-    name of the parameter that they are tied to."""
+    name of the parameter that they are tied to. `opened`: the model's graph after `open_blocks`, whose nodes the stages
+    name."""
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
@@ -222,7 +223,7 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value in `place` of the node to which a parameter belongs. Keys of `place` are paths of nodes."""
+    """Return the value in `place` of the node that contains a parameter. `place`: {path of a node: value}."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)

@@ -62,8 +62,9 @@ def respelt(tensors: TensorMapPlan, name: str) -> str:
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
-    """Return the tensors of a file that fill a parameter; () if published models do not have it. `stored`: the names in
-    the file. If none of them begins with the map's prefix, the names that are returned have no prefix."""
+    """Return the tensors of a file that fill a parameter; () if published models do not have the parameter. `stored`:
+    the names in the file, or None if unknown. If none of them begins with the map's prefix, the names in the result
+    have no prefix either."""
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -92,8 +93,8 @@ def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
 
 
 def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None:
-    """Return the shape of the parameter that is formed from tensors of a file; None if the tensors do not fit
-    together."""
+    """Return the shape of the parameter that `parts`, tensors of a file, form together; None if they do not fit
+    together. `found`: shapes of the file's tensors."""
     parts = list(parts)
     shapes = [shape_of_part(part, found[part.name]) for part in parts]
     if len({shape[1:] for shape in shapes}) > 1 or not all(shapes):
@@ -105,7 +106,8 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape of a parameter with the rows that its tensors in the file lack."""
+    """Return the shape of parameter `name`, given the `shape` that its tensors in the file give it: with more rows if
+    the map says that the parameter has more (added tokens), otherwise `shape` unchanged."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 
@@ -131,9 +133,9 @@ def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
 def check_published(
     held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) about all tensors of a published file that are missing, unexpected or of another shape;
-    None if everything fits. `whole` False: `held` is only part of the model, so unexpected tensors may belong to other
-    ranks."""
+    """Return (problem, hint) if tensors of a published file are missing, unexpected or of another shape; None if
+    everything fits. `held`: the tensors of the model; `found`: shapes in the file. `whole` False: `held` is only part
+    of the model, so unexpected tensors may belong to other ranks."""
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
@@ -177,8 +179,8 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Return (problem, hint) about all tensors that are missing or of another shape, for a file that fills only some
-    parameters; None if everything fits."""
+    """Return (problem, hint) if tensors are missing or of another shape, for a file that fills only the parameters that
+    the map names; None if everything fits. `held`: shapes of the parameters; `found`: shapes in the file."""
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
@@ -216,8 +218,8 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the parameters of output layers that keep random initial values, because the file does not have them.
-    Excluded parameters are left out."""
+    """Return the names of parameters of output layers that keep random initial values, because the file does not have
+    them. `held`: the tensors of the model; `found`: shapes in the file. Excluded parameters are left out."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [
@@ -227,8 +229,9 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the parameters of the output layers of which the file has nothing. (If a file has only some parameters of
-    an output layer, the missing ones are an error.)"""
+    """Return the parameters of those output layers of which the file has nothing. (If a file has only some parameters
+    of an output layer, the missing ones are an error.) `below`: shapes of the parameters; `aliases`: for each
+    parameter, all its names; `found`: shapes in the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -274,8 +277,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return ({parameter below a node, by its name relative to the node: shape}, lists of the names that tied
-    parameters have)."""
+    """Return ({name: shape} of the parameters below a node, names of each of these parameters: several if it is tied).
+    All names are relative to the node; "" is the whole model."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

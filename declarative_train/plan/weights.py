@@ -238,8 +238,9 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
 def check_shapes(
     module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) about all names that do not fit; None if every parameter below the node gets a value.
-    `whole` False: `module` is part of the model."""
+    """Return (problem, hint) if names or shapes in a file do not fit the parameters below the plan's node; None if
+    every one gets a value. `found`: shapes in the file. `whole` False: `module` is part of the model, so names that it
+    lacks may belong to other ranks."""
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed

@@ -150,8 +150,9 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts about a recipe that do not depend on the mode. `by_length`: as returned by `lower_buckets`. `parameters`:
-    None if a parameter's settings have an error."""
+    """Facts about a recipe that do not depend on its mode; they are computed once for all modes that `auto` tries.
+    `by_length`: (share of the samples, lowered model) for each length bucket. `parameters`: None if a parameter's
+    settings have an error. `tracer`: as in `compile`."""
 
     data: DataSpec
     lowered: Lowered
@@ -223,7 +224,7 @@ def _find(verdicts: Sequence[LayoutVerdict], words: str) -> int:
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """Return (names of the targets of all losses, names of those that are classes)."""
+    """Return (names of all fields that losses compare outputs with, names of those that contain classes)."""
     terms = [term for term in recipe.objective.losses.values() if term.target is not None]
     return {str(term.target) for term in terms}, {
         str(term.target) for term in terms if term.component.about == "classes"
@@ -231,7 +232,8 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return (plan of the mode of `recipe`, with its memory; errors of this mode). The plan is None with an error."""
+    """Compile `recipe`, whose mode is one candidate of `auto`. Return (the plan with its memory, or None if there is an
+    error or the memory is unknown; the errors that are due to this mode)."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -245,7 +247,8 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return those of the errors that are due to the mode, not to the rest of the recipe."""
+    """Return the errors among `diagnostics` that are due to the recipe's mode, because they are at its key
+    `parallelism`."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
@@ -373,8 +376,8 @@ def _assemble(
 
 
 def _tokens_per_sample(lowered: Lowered, data: DataSpec) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs, the mean one with length
-    buckets; None if there is none."""
+    """Return the length of the first sequence of token ids among the model's inputs, with length buckets the mean
+    length; None if the model has no such input."""
     specs = lowered.graph.inputs.values()
     return next(
         (spec.shape[0] - tokens_saved(data) for spec in specs if spec.num_values is not None and len(spec.shape) == 1),

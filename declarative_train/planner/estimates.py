@@ -102,14 +102,15 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with the memory of the finished plan. For a candidate, the number of waiting microbatches was
-    only an upper bound."""
+    """Return the choice with the exact memory of the chosen candidate, from the finished plan. The candidate's own
+    figure was computed with an upper bound of the number of microbatches that wait for their backward."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def ways(plan: Plan) -> list[str]:
-    """Return suggestions, as text, for a plan that does not fit. They are not tried."""
+    """Return suggestions, as text, that may make a plan fit that does not. They have not been tried; [] if there are
+    none."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

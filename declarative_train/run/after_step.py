@@ -36,15 +36,16 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Evaluate every set of `evaluation.sets`, then let packs write events of their own (such as generated
-        texts)."""
+        """Evaluate every set of `evaluation.sets` and yield the results as events, followed by events that packs make
+        (such as generated texts)."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluate_set(name)
         for write in self._evaluator.writers:
             yield write(self._state.step)
 
     def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
-        """Evaluate one set. `weights_step`: the step of the loaded weights, if it is not the current step."""
+        """Evaluate the set `name` and yield the result, and notices, as events. `weights_step`: the step of the loaded
+        weights, if it is not the current step."""
         event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
@@ -123,7 +124,8 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """Evaluate the sets that are evaluated only at the end of the run, with the best weights."""
+        """Evaluate the sets that are evaluated only at the end of the run, with the best weights, and yield the results
+        as events."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return

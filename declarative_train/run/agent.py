@@ -116,7 +116,8 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send the status and return the newest order, at most every `LOOK_S`."""
+        """Send this agent's status to the coordinator and return its newest order. Within `LOOK_S` of the last
+        exchange, return the last order without sending. Raises Refused if the coordinator refuses this agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

@@ -243,9 +243,9 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint, which is possible only if every rank has the whole model.
-        Saves in the background are then always written by rank 0: their time matters less, and one copy on the host is
-        enough."""
+        """Return whether rank 0 writes the whole checkpoint, because every rank has the whole model and it is small
+        (`num_bytes`). Saves in the background are written by rank 0 whatever their size: their time matters less, and
+        one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
@@ -337,8 +337,8 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return {key: this rank's part} for those tensors that an axis divides: parameters, their averages, and
-        optimizer state of the same shape."""
+        """Return {key of `tensors`: this rank's part of the undivided tensor}, for parameters that the `tensor` axis
+        divides, their averages, and optimizer state of the same shape. Undivided tensors are left out."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -431,8 +431,9 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a zero tensor into which an optimizer entry is loaded. If the entry has the parameter's shape, it is
-    sharded and divided like the parameter."""
+    """Return a zero tensor into which an entry of a parameter's optimizer state is loaded. `size`: the entry's shape in
+    the checkpoint. If this is the shape of the whole parameter, the tensor is sharded and divided (`cut`) like the
+    parameter."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

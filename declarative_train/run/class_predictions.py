@@ -141,8 +141,9 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Return the counts and the predictions for the samples `wanted`. `about`: (set, step). `is_named`: the model
-        has several such outputs, so the event names the target."""
+        """Sum the counts over the ranks and return them as an event, with the predictions for the chosen samples.
+        `about`: (set, step). `wanted`: numbers of the chosen samples; `pictures`: their images, or None. `is_named`:
+        the event names the target, because the model has several such outputs."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []

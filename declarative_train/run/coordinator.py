@@ -39,7 +39,8 @@ PARTING_S = 5.0  # for the agents to read that the run is over
 
 @dataclass(slots=True)
 class Seen:
-    """Last status of an agent, and the time of its last change."""
+    """Newest status of one agent, as the coordinator has it: `since_s`, when the agent registered; `changed_s`, when
+    its status last changed."""
 
     status: NodeStatus
     changed_s: float
@@ -151,7 +152,8 @@ class Coordinator:
         ]
 
     def _gather(self, now_s: float) -> None:
-        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, wait a moment for more."""
+        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, wait a moment for more. End
+        the run if a stop was requested or no plan fits the nodes."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -299,7 +301,8 @@ class Coordinator:
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return a sentence on a node that no longer answers; None if all answer."""
+        """Return a sentence on why a node that takes part (`place`) is lost: it was restarted, has left or no longer
+        answers. None if it is not lost."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"

@@ -28,8 +28,8 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph` to `found`, with `prefix` before their paths. Return {output: path of the node that
-    computes it}."""
+    """Append the nodes of `graph` to `found`, with `prefix` before their paths. `sources`: {input of the graph: path of
+    the node that computes it}. Return the same for its outputs."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")

@@ -65,7 +65,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return a store that all ranks can reach: the one of torchrun, or one that rank 0 opens."""
+    """Return a store that all ranks can reach: the one of torchrun, or one that rank 0 opens. Raises RunFailure if the
+    launcher set no address or port for it."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()

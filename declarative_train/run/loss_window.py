@@ -98,8 +98,9 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def exchange(self, votes: Sequence[float]) -> list[float]:
-        """Sum over the ranks the losses of the steps since the last call, and `votes`; return the summed votes. It
-        waits for the device. All ranks must call it after the same step."""
+        """Sum over the ranks the losses of the steps since the last call, and with the same message `votes`: numbers on
+        which the ranks agree, such as a request to stop. Return the summed votes. It waits for the device. All ranks
+        must call it after the same step."""
         summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
         self._summed += summed
         return votes
@@ -173,8 +174,9 @@ class LossWindow:
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
-        """Return a notice on the steps whose loss is nan or infinite, "" if none is. Raises NonFiniteLoss if such steps
-        are not skipped."""
+        """Return a notice on the steps that were skipped because their loss was nan or infinite. `finite`: for each
+        step, whether its loss was finite; at least one was not. Raises NonFiniteLoss if the plan does not skip such
+        steps."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)

@@ -92,7 +92,8 @@ class Meter:
         )
 
     def much_waiting(self, workers: int, num_ranks: int) -> str | None:
-        """Return a message if this rank waited for data for much of its time; otherwise None."""
+        """Return a message with advice if this rank waited for data for much of its time; otherwise None. `workers`:
+        the plan's `data.workers`. `num_ranks`: number of ranks; all are assumed to share the cores of this machine."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None

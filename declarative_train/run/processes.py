@@ -317,8 +317,8 @@ def say(lines: Iterable[str]) -> None:
 
 
 def unsaved_message(how: str, *, loses: bool = True) -> str:
-    """Return the message of a run that was asked to stop and ended during a step. `loses`: steps made since the start
-    are lost."""
+    """Return the message for a run that stopped without saving a checkpoint. `how`: when or why, as words after
+    `stopped` (`at once`). `loses`: steps have been made since the start, and are lost."""
     lost = ": the last steps are in no checkpoint" if loses else ", before the first step: nothing is lost"
     return f"dtrain: stopped {how}{lost}"
 

@@ -88,8 +88,8 @@ def check_sinks(plan: Plan) -> None:
 
 
 def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created. Otherwise the first
-    save would fail, hours later."""
+    """Raise RunFailure if this machine (`host`) does not see the folder for checkpoints that rank 0 created, within
+    `wait_s` seconds. Without this check the first save would fail, hours later. `hosts`: the machine of each rank."""
     folder = local_path(job.place.checkpoints)
     if job.plan.checkpoint is None or host == hosts[0] or folder is None:
         return

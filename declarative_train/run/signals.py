@@ -174,8 +174,8 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved nothing. `loses`: steps are lost. Otherwise
-    the code is that of a process killed by the signal."""
+    """Return the exit code of a run that a signal stopped and that saved nothing: that of a failure if steps are lost
+    (`loses`), otherwise that of a process killed by the signal `number` (None: SIGTERM)."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 

@@ -75,7 +75,8 @@ class StepSchedule:
         )
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
-        """Return the status for the event RunEnded of a session that ended after `step`."""
+        """Return the status for the event RunEnded of a session that ended after `step`: `stopped`, `finished` or
+        `early_stop`. `is_stopped`: by a request to stop. `ends_early`: by the recipe's early_stop."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"

@@ -237,8 +237,9 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile the recipe and choose the run's folder. It runs on rank 0, the only rank that prints or writes here. If
-    the launcher restarted the ranks, the run of the previous start is continued, whatever `resume` is."""
+    """Compile the recipe, and choose the devices, the run's folder and the checkpoint. Return the job for all ranks. It
+    runs on rank 0, the only rank that prints or writes here. `lasting`: store that lasts over restarts by the launcher;
+    after a restart, the run named in it is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()

@@ -55,13 +55,15 @@ class UnusablePlanError(Exception):
 def read_recipe(
     path: str, overrides: Overrides = AS_WRITTEN, *, texts: Mapping[str, str] | None = None, plugins: bool = False
 ) -> Loaded:
-    """Return the recipe at a path. `texts`: {path: content of the file}, used in place of the files on disk."""
+    """Read and check the recipe at a path. `texts`: {path: content of the file}, used in place of the files on disk.
+    `plugins`: import the recipe's plugins, which runs their code."""
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
 def compile_loaded(loaded: Loaded, tracer: Tracer | None = None) -> CompileResult:
-    """Return a recipe's plan, or None if there is an error, and the diagnostics of all checks that are possible before
-    a run. `tracer`: may be shared by several calls, which then reuse its traces."""
+    """Compile a recipe that was read. Return its plan, or None if there is an error, and the diagnostics of all checks
+    that are possible before a run. `tracer`: predicts memory; several calls may share one, and then reuse its
+    traces."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
@@ -84,8 +86,9 @@ def lint_recipe(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """Return the diagnostics of a recipe, except those that its comments ignore. `static`: without torch and without
-    reading the data."""
+    """Return the diagnostics of a recipe, except those that its comments ignore. `texts`: {path: content of the file},
+    used in place of the files on disk. `static`: without torch and without reading the data. `plugins`: import the
+    recipe's plugins, which runs their code."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:

@@ -53,8 +53,9 @@ def with_tried_fixes(
     full: Lint | None,
     asked: Collection[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
-    """Return the diagnostics, the first few of them with a fix that was tried. `full`: the lint of all checks; None if
-    only `static` ones were asked for. `asked`: the diagnostics to find fixes for."""
+    """Return the diagnostics, the first few of them with a fix found by trying. `static`: function that lints edited
+    texts without the data. `full`: the same with all checks; None: fixes are tried with `static` alone. `asked`: the
+    diagnostics to find fixes for; None: errors, or all if there is no error."""
     found = list(diagnostics)
     worst = [each for each in found if each.is_error] or found
     worst = worst if asked is None else [each for each in found if each in asked]
@@ -77,7 +78,9 @@ def with_tried_fixes(
 def _find(
     wrong: Diagnostic, before: list[Diagnostic], texts: Mapping[str, str], static: Lint, full: Lint | None
 ) -> tuple[tuple[Fix, ...], set[_Key]] | None:
-    """Return the fixes of one edit and the diagnostics that it removes; None if no edit helps."""
+    """Try edits that may correct the diagnostic `wrong`. Return (the fixes of the best edit, keys of the diagnostics
+    that it removes); None if no edit helps. `before`: all diagnostics of the unedited texts. `static`, `full`: as in
+    `with_tried_fixes`."""
     path, text = wrong.span.path, texts[wrong.span.path]
     seen, ranked = {text}, list[tuple[bool, int, int, str, tuple[Fix, ...]]]()
     lines = Lines(path, text)
@@ -109,8 +112,9 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
-    """Return whether an edit removes the diagnostic and brings no other; once the text can be read, what is wrong in it
-    is reported for the first time."""
+    """Return whether an edit removes the diagnostic `wrong` and brings no other. `before`, `left`: all diagnostics
+    before and after the edit. If `wrong` prevented the text from being read, new diagnostics are allowed, except on
+    reading: the text is checked for the first time."""
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:
         return False

@@ -164,7 +164,8 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """Return the options for `--set` that give this number of GPUs, on whole nodes."""
+    """Return the options for `--set` that give `number` GPUs, on whole nodes of `per_node` GPUs. `mode`: the recipe's
+    parallelism; if it does not suit this number, it is replaced too (`mode_on`)."""
     from declarative_train.recipe.sections.parallelism import mode_on
 
     if number <= per_node:

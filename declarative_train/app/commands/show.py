@@ -130,7 +130,7 @@ def list_balanced(recipe: Recipe) -> str:
 
 
 def list_dropped(document: Document) -> str:
-    """Return a text with the values that a later file replaced or removed, each with this file."""
+    """Return a text with the values that a later file replaced or removed, each with the place that did so."""
     if not document.dropped:
         return ""
     lines = [

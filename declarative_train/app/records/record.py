@@ -192,7 +192,8 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return the facts about a run without `run.json`, from its events or its plan."""
+    """Return the facts about a run without `run.json`: from its first event `started`, or if that is {}, from its plan;
+    {} if it has neither."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {

@@ -22,8 +22,8 @@ SHOWN_OF_ROW = 3
 
 
 def first_step(plan: Plan, width: int | None) -> str:
-    """Return the values of the first step, rank by rank, as text. Raises RunFailure, DataError, SourceError,
-    BadSampleError."""
+    """Compute the first step of a plan and return its values, rank by rank, as text. Raises RunFailure, DataError,
+    SourceError, BadSampleError."""
     from declarative_train.run.simulated_first_step import MOST_PARAMETERS, compute_ranked_step
 
     count = sum(item.num_elements for item in plan.parameters if item.tie is None)
@@ -149,8 +149,8 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (rank, index of the part of a parameter that it updates; `...`: all of it). torch shards the first
-    dimension in chunks of equal size, except the last. `index`: in a pipeline, the stage."""
+    """Yield (ranks, index of the part of a parameter that they update; `...`: all of it), the ranks as text. torch
+    shards the first dimension in chunks of equal size, except the last. `index`: in a pipeline, the stage."""
     layout = plan.layout
     if layout.pipeline is not None:
         yield holders(plan, index), ...

@@ -38,7 +38,8 @@ def result_text(record: Record) -> str:
 
 
 def result_json(record: Record) -> dict[str, Any]:
-    """Return the same facts as `result_text` in the types of JSON, with nan and inf as strings."""
+    """Return the result of a run in the types of JSON: its folder, state, steps and final values, with nan and inf as
+    strings."""
     last, best = checkpoints_of(record.folder)
     return {
         "run": record.folder,

@@ -150,7 +150,8 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each field (name, values of its columns, conversion, result), all as text."""
+    """Yield for each field (name, values of its columns, conversion, result), all as text. `chosen`, `sample`: the set
+    and the number of the sample; `made`: the converted values by field."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:

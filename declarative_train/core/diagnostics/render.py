@@ -30,8 +30,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those at a value that could not be read, because the error about reading it is
-    reported already."""
+    """Return the diagnostics without consequences of unreadable values: if a value could not be read, that error stays,
+    and the other diagnostics at the same place are left out."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

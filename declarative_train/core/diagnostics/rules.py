@@ -85,8 +85,9 @@ def find_table(folder: Path) -> dict[str, str]:
 
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
-    """Return the manual page in a docstring: of `function` in the parsed module `tree`, or with "" of the module
-    itself."""
+    """Return the manual page that is the docstring of `function` in the parsed module `tree`, or of the module itself
+    if `function` is "". `path`: the module's file. Raises ValueError if the docstring does not have the form of a
+    page."""
     documented: ast.Module | ast.FunctionDef = tree
     if function:
         documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)

@@ -33,7 +33,8 @@ def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:
 
 
 def sync_positions(sharing: GradientSync, place: MeshPosition) -> GradientSync:
-    """Return a sync that does what `sharing` does and also sums the gradients over the ranks with other positions."""
+    """Return `sharing` extended: the new sync also sums the gradients over the ranks with other positions of the same
+    rows."""
     group = place.context
     assert group is not None
 

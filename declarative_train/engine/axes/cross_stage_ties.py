@@ -112,7 +112,8 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
 
 
 def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that sums the gradients of shared parameters over the stages and then does what `sharing` does."""
+    """Return `sharing` extended: the new sync first sums the gradients of shared parameters over the stages that have
+    copies."""
     if not get_shared(plan):
         return sharing
     shared = SharedParameters(plan, held.model, place)

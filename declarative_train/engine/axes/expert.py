@@ -54,7 +54,8 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
 
 
 def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return a sync for a model that is not sharded: gradients are averaged once a step, in buckets."""
+    """Return the sync for a model with divided experts that is not sharded: once a step, in buckets, it averages the
+    gradients of experts over their copies, and all other gradients over all ranks with different rows."""
     dtype, data = reduce_dtype(plan.training), place.data
 
     def reduce(optimizers: Optimizers) -> None:
@@ -69,9 +70,9 @@ def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition,
 
 
 def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that does what `sharing` does and then divides the gradients of experts, which were averaged only
-    over their copies, by the number of the remaining ranks. Its norm counts the experts of all ranks, and all other
-    parameters once."""
+    """Return `sharing` extended: the new sync also divides the gradients of experts, which `sharing` averaged only over
+    copies of the same expert, by the number of the remaining ranks. Its norm counts the experts of all ranks, and all
+    other parameters once."""
     group = place.expert
     assert group is not None
 

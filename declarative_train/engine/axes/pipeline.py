@@ -299,7 +299,7 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _holder(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the node of `nodes` to which a parameter belongs."""
+    """Return the name of the node, among `nodes`, that contains a parameter, whose name begins with the node's."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
@@ -335,8 +335,9 @@ def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the values that a stage sends. Outputs of the last stage have the dtype of the parameters: a
-    loss would convert half precision anyway, and torch 2.11 compares the outputs with the stage's `output_args`."""
+    """Return the dtypes of the values that stage number `stage` sends. `piece`: the graph of this stage. Outputs of the
+    last stage have the dtype of the parameters: a loss would convert half precision anyway, and torch 2.11 compares the
+    outputs with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32

@@ -98,8 +98,8 @@ def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> Tensor
 
 
 def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that does what `sharing` does, also sums gradients of which each rank has only a part, and counts
-    each parameter once in the norm."""
+    """Return `sharing` extended: the new sync also sums gradients of which each rank of `tensor` has only a part, and
+    counts each parameter once in the norm."""
     cuts, group = plan.layout.cuts, place.tensor
     assert cuts is not None
     assert group is not None

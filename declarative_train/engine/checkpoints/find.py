@@ -60,8 +60,9 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return (the plans of initial values, each folder of a run replaced by the checkpoint to load; reasons why others
-    were skipped)."""
+    """Find the checkpoint for each plan of initial values whose path is a run. Return (the plans with the paths of
+    these checkpoints, reasons why other checkpoints were skipped). `look`: the check for damage. Raises RunFailure if a
+    path has no checkpoint."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

@@ -220,10 +220,12 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors to the folder `path`, which `prepare` creates empty. All ranks of the group must call this
-    together, unless `alone`. Return ({file of this rank: size and checksum}, {tensor: shape}); the second is filled
-    only on the rank that coordinates the save, with the tensors of all ranks. Raises OSError, and PeerFailure if
-    another rank failed."""
+    """Write tensors to the folder `path`, which `prepare` creates empty. Return ({file of this rank: size and
+    checksum}, {tensor: shape}); the second is filled only on the rank that coordinates the save, with the tensors of
+    all ranks.
+
+    All ranks of `group` (None: all ranks) must call this together; with `alone`, only this process writes. `cuts`: this
+    rank's parts of tensors that the `tensor` axis divides. Raises OSError, and PeerFailure if another rank failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -254,8 +256,9 @@ def load_tensors(
     cuts: Mapping[str, RankCut] = NO_CUTS,
     metadata: Metadata | None = None,
 ) -> None:
-    """Fill the tensors `into`, in place, from a checkpoint saved under any layout. `metadata`: that of the checkpoint,
-    if it was already read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    """Fill the tensors `into`, in place, from a checkpoint saved under any layout. `alone`: only this process loads;
+    otherwise all ranks must call this together. `cuts`: this rank's parts of tensors that the `tensor` axis divides.
+    `metadata`: None: it is read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:
@@ -269,8 +272,8 @@ def load_tensors(
 
 
 def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """Return the error of this rank, or a PeerFailure that names the rank that failed. (DCP reports the errors of all
-    ranks to every rank.)"""
+    """Return the error of this rank from DCP's exception, which has the errors of all ranks; a PeerFailure that names
+    the failed rank if this one did not fail. `alone`: the save or load had only this process."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]

@@ -51,16 +51,17 @@ class NodeGroups:
         return distributed.get_rank() == self.first
 
     def gather(self, mine: object) -> list[Any] | None:
-        """Return on the first rank of the node a list of the `mine` of all ranks of the node; None on the others."""
+        """Collect the object `mine` of each rank of this node. Return the list on the node's first rank, None on the
+        others."""
         return self._gather(mine, self.node, self.first)
 
     def gather_nodes(self, mine: object) -> list[Any] | None:
-        """Return on rank 0 a list of the `mine` of the first ranks of all nodes; None on the others. Only first ranks
-        may call it."""
+        """Collect the object `mine` of the first rank of each node; only these ranks may call it. Return the list on
+        rank 0, None on the others."""
         return self._gather(mine, self.firsts, 0)
 
     def share(self, mine: object) -> Any:
-        """Return on all ranks of the node the `mine` of its first rank."""
+        """Send the object `mine` of this node's first rank to all ranks of the node, and return it."""
         found = [mine]
         distributed.broadcast_object_list(found, self.first, group=self.node)
         return found[0]
@@ -136,9 +137,10 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Return on rank 0 the parts of a manifest that come from all ranks: (rows of files, rows of lists of files,
-    numbers). With several nodes, the first rank of each writes a list of the node's files into the checkpoint. Raises
-    PeerFailure if another node's rank cannot, and the errors of `store.write`."""
+    """Collect from all ranks the rows of files and the numbers for a manifest. Return on rank 0 (rows of files, rows of
+    lists of files, numbers), on the others empty dicts. With several nodes, the first rank of each writes a list of the
+    node's files into the checkpoint, and the manifest refers to these lists. Raises PeerFailure if another node's rank
+    cannot write, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

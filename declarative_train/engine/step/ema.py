@@ -39,7 +39,7 @@ class Average:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Swap averages and parameters, bitwise. Call it before an evaluation and again after it."""
+        """Swap the averages with the parameters, without rounding. Call it before an evaluation and again after it."""
         for own, held in zip(self._own, self._held, strict=True):
             kept = held.clone()
             held.copy_(own)

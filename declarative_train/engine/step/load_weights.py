@@ -229,7 +229,8 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Return the weights in a checkpoint; for a parameter with a moving average, the average. Raises RunFailure."""
+    """Open the weights of the model in a checkpoint; if a parameter has a moving average, the average is read in its
+    place. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
@@ -273,7 +274,8 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
-    """Open a checkpoint and the frozen weights to which it refers. Raises CheckpointFailure if these were changed."""
+    """Open the tensors of a checkpoint whose names begin with `kind`; for the model's own, also the frozen weights to
+    which the checkpoint refers. Raises CheckpointFailure if these were changed."""
     from declarative_train.engine.checkpoints.format import entries
 
     records = entry.manifest.get("base", []) if kind == "model/" else []

@@ -46,7 +46,9 @@ class Objective:
         self.items_per_row = None if None in known else tuple(cast(list[float], known))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sums of the L terms over a chunk, as scalars with an autograd graph."""
+        """Compute each of the L loss terms and return its sum over a chunk, as a scalar with an autograd graph.
+        `values`: everything that losses read, by name. `row_weight`: 0 for rows that are padding; None: all rows are
+        real."""
         sums = (
             module.sum(
                 values[source],
@@ -59,15 +61,16 @@ class Objective:
         return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (term, this rank's sum) for samples that were still waiting for the rest of their group at the end of
-        an evaluation."""
+        """Return (number of the term, this rank's sum) for each term that computes its loss from groups of samples: the
+        sum over samples of a group that was still incomplete at the end of an evaluation."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return what a chunk adds to the divisors of the L terms: (L,) in float64 on the device. Only the batch is
-        needed."""
+        """Return the number of valid items (or their weight) that a chunk adds to the divisor of each of the L terms:
+        (L,) in float64 on the device. `values`: the entries of the batch suffice. `row_weight`: 0 for padding; None:
+        all rows are real."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # a target computed by a node sets no count
@@ -126,7 +129,7 @@ def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
 
 
 def _whole_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return the same with all positions of a sample."""
+    """Return the specs as `tensor_specs` does, but with all positions of a sample, not only those of one rank."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -27,15 +27,16 @@ Rules = Mapping[
 
 @dataclass(slots=True)
 class Group:
-    """Parameter group. `lr`: without the schedule's factor; `live`: the dict of the group in torch's optimizer."""
+    """Parameter group of torch's optimizer. `base_lr`: its lr without the schedule's factor; `live`: the group's dict
+    in torch's optimizer."""
 
     base_lr: float
     live: dict[str, Any]
 
 
 class Optimizers:
-    """Set of `torch.optim.Optimizer`s, with the methods that the loop and checkpoints need. `parameters`: those that
-    are updated, by name."""
+    """Optimizers of this rank's parameters, used by the loop and by checkpoints as if they were one. `parameters`: the
+    parameters that they update, by name."""
 
     def __init__(
         self,

@@ -84,7 +84,8 @@ def mix(*words: int) -> int:
 
 
 def draws(graph: Graph, plugins: tuple[str, ...] = ()) -> bool:
-    """Return whether some node of the graph draws random numbers in training."""
+    """Return whether some node of the graph draws random numbers in training. `plugins`: files of the plugins whose
+    layers the graph may use."""
     for node in graph.nodes:
         if node.kind == "layer" and node.component is not None and read_layer(node.component, plugins).is_random:
             return True

@@ -27,8 +27,8 @@ START = 65536.0
 
 
 class Scale:
-    """Computes the factors of the loss terms for each step (`of`). `dtype`: that of the sums, float64 for fp64,
-    otherwise float32."""
+    """Scale of a run's losses: `of` returns the factor of each loss term in a step. `dtype`: dtype of the sums, float64
+    in fp64 runs, otherwise float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype

@@ -34,8 +34,9 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Policy for the operations of a forward, and one for those of its recomputation; both count matrix products in the
-    same order. `keep`: the values of `training.activation_checkpointing.keep`."""
+    """Policy for torch's selective checkpointing: for each operation, it decides whether the result is kept or
+    recomputed. The operations of the forward and those of its recomputation are counted separately, so that both keep
+    the same matrix products. `keep`: the values of `training.activation_checkpointing.keep`."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()

@@ -30,7 +30,8 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Parts of a rank's step that are the same in every mode."""
+    """Runner of the forward and backward of one chunk on this rank, with everything that they share in all modes: the
+    path of a batch, losses, training metrics, scales and random numbers."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -61,8 +62,8 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (one factor per loss term, the gradient with which the term's backward starts; the term counts over
-        the global batch). See `scale`."""
+        """Return (the factor of each loss term, which is the gradient with which its backward starts; the count of each
+        term over the global batch). `num_rows`: real rows of the global batch. See `scale`."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -73,8 +74,8 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of the chunk with index `position`. Return the sums of its L loss terms,
-        detached."""
+        """Run forward and backward of one chunk. `position`: the chunk's index in the step. `factors`: as returned by
+        the method `factors`. `call`: runs the model. Return the sums of the L loss terms, detached."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
@@ -90,7 +91,8 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each of the L loss terms, with an autograd graph."""
+        """Return the sum of each of the L loss terms, with an autograd graph. `values`: everything that losses read, by
+        name. `row_weight`: 0 for padding; None: all rows are real. The observer sees the values and the sums."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
@@ -124,9 +126,9 @@ def _names_read(plan: Plan) -> set[str]:
 
 
 class RankContext:
-    """Number of ranks whose gradients are averaged (`dp_size`), key of this rank's random numbers, and process groups
-    of the nodes that mix samples. `counting`: the ranks over which items are counted; None: the ranks with other
-    rows."""
+    """Facts about this rank's place in the layout that a step needs. `dp_size`: number of ranks whose gradients are
+    averaged. `key`: key of this rank's random numbers. `process_groups`: {number of ranks: group} for the nodes that
+    mix samples. `counting`: the ranks over which items are counted; None: the ranks with other rows."""
 
     def __init__(
         self,
@@ -142,8 +144,8 @@ class RankContext:
 
 
 def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return over how many neighbouring ranks groups of samples extend: every number above 1 that occurs in a node or
-    loss that mixes samples, once."""
+    """Return the numbers of neighbouring ranks over which groups of samples extend: each number above 1 that occurs in
+    a node or loss that mixes samples (a batch norm over several ranks, for example), once."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 

@@ -75,8 +75,9 @@ def open_tensors(path: str) -> Tensors:
 
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors under their names in the model: unpacked, renamed by the recipe's `rename`, without dropped
-    ones, and in the current spelling of the map."""
+    """Return the tensors of a file under their names in the model. `tensors`: the map of a published model, which says
+    how the file is unpacked and which names are spelt differently now; `rename`: renamings by the recipe (None:
+    dropped)."""
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
@@ -86,8 +87,8 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
 
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
-    """Return the larger tensors, by name, that are joined from tensors of the file. `made`: name of a larger tensor ->
-    its parts."""
+    """Return the parameters, by name, that consist of one or several tensors of the file. `made`: {name of a parameter:
+    its parts, stacked by rows}."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
@@ -101,9 +102,9 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tens
 
 
 def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
-    """Return the tensors; those in `grown`, {name: (rows in the source, rows)}, with further rows, each the mean of the
-    rows in the source, as in Hewitt, Initializing new word embeddings for pretrained language models, 2021. The mean is
-    summed in float64 and rounded to float32, in the same order on every rank."""
+    """Return the tensors, some of them with further rows. `grown`: {name: (rows in the source, rows of the result)}.
+    Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings for pretrained
+    language models, 2021. The mean is summed in float64 and rounded to float32, in the same order on every rank."""
     grown = {name: rows for name, rows in grown.items() if name in source.shapes and source.shapes[name][0] == rows[0]}
 
     @cache
@@ -164,7 +165,7 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _rows_at(part: PartPlan) -> int:
-    """Return which dimension of the tensor in the file corresponds to the rows of the parameter."""
+    """Return the dimension of the file's tensor that contains the rows of the parameter."""
     return part.ones + (1 if part.transpose else 0)
 
 

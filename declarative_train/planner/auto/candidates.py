@@ -35,8 +35,8 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: modes of one family share a row in the plan's table, which shows the best
-    of them, by its `name` if it has one."""
+    """Mode that `auto` considers. `family`: a group of similar modes, such as `pipeline`; the plan's table has one row
+    for each family, with its best mode. `name`: the mode in that row; "": the name of the family."""
 
     parallelism: Parallelism
     family: str
@@ -66,7 +66,8 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe) -> Iterator[Candidate]:
-    """Yield the modes in which the ranks of a node divide layers, experts, or the positions of a batch."""
+    """Yield the modes in which the ranks of a node divide layers (`tensor`), positions (`context`) or `expert`s, alone
+    or combined with fsdp or ddp."""
     layout = recipe.layout
     for size in divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED):
         rest = layout.num_gpus // size
@@ -99,8 +100,9 @@ def _chunks(schedule: Schedule) -> int:
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
-    """Return numbers of microbatches to try: divisors of the batch of one pipeline, a few microbatches per rank. If the
-    recipe sets `microbatch_size`, there is one number, since accumulation steps become microbatches."""
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks: divisors of the batch of one
+    pipeline that give a few microbatches per rank. `size`: the number of data-parallel copies of the pipeline. If the
+    recipe sets `microbatch_size`, only one number is possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))

@@ -32,9 +32,10 @@ CORRECTED_TOO_HIGH = 1.1
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of `choose`. `recipe`: the recipe with a mode in place of `auto`; None if no mode works. `doubtful`: a
-    candidate that must be traced before the choice is possible; then all other fields are empty. `is_last_hope`: by the
-    estimates no candidate fits. `bounded`: a candidate that may be the fastest, by a lower bound of its time."""
+    """Result of `choose`. `recipe`: the recipe with a mode in place of `auto`; None if no mode is chosen. `plan`: the
+    choice with its reasons, for the Plan. `doubtful`: a candidate that must be traced before the choice is possible.
+    `bounded`: a candidate that may be the fastest, but of whose time only a lower bound is known. If one of these two
+    is set, there is no choice yet. `is_last_hope`: by the estimates no candidate fits."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -53,8 +54,9 @@ def judge_all(judge: Judge) -> list[LayoutVerdict]:
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Choose a candidate, or name one that must be traced first. `known`: candidate's name -> its memory in bytes, for
-    those that were traced. `may_trace`: whether more candidates can be traced."""
+    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: those on all
+    candidates, from estimates alone. `known`: {name of a traced candidate: its memory in bytes}. `may_trace`: whether
+    more candidates can be traced."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
@@ -91,8 +93,9 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function (verdict) -> whether the candidate may fit, in view of the possible error of its estimate.
-    `verdicts`: those on all candidates, from estimates alone."""
+    """Return a function (verdict) -> whether its candidate may fit on the device, given the possible error of its
+    estimate. `verdicts`: those on all candidates, from estimates alone. `known`: {name of a traced candidate: its
+    memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -112,8 +115,8 @@ def _may_fit(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return ((family, schedule), number of microbatches or 0) of a candidate. Estimates for candidates with the same
-    family and schedule have similar errors."""
+    """Return ((family, pipeline schedule or ""), number of microbatches or 0) of a verdict's candidate. Estimates for
+    candidates with the same family and schedule have similar errors."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.family, schedule), number
@@ -122,11 +125,13 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the candidate to trace before a mode is chosen; None if no trace is needed.
+    """Return the candidate to trace before a mode is chosen; None if no trace is needed. `promising`: the candidates
+    that may fit; `possible`: all candidates without an error; `known`: {name of a traced candidate: its memory in
+    bytes}.
 
-    It is one of: the fastest candidate, if its estimate exceeds the memory (otherwise it is traced after it is chosen);
-    the candidate with the least time, if this time decides which simpler candidates count as equally fast; the smallest
-    candidate, if none may fit."""
+    The result is: the smallest candidate not yet traced, if none may fit; else the fastest promising one, if its
+    estimate exceeds the memory; else the one with the least time, if this time decides which simpler candidates count
+    as equally fast."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -145,7 +150,8 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that would be chosen if they fitted, the fastest first."""
+    """Yield the names of the candidates that would be chosen instead of `best` if they fitted, the fastest first.
+    `may_fit`: the candidates of which this is not excluded."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -173,8 +179,8 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the error that no candidate fits. If the recipe does not name its hardware it is a warning, because the
-    run may be meant for another machine."""
+    """Return the diagnostic that no candidate fits: an error, or a warning if the recipe does not name its hardware,
+    because the run may be meant for another machine. `possible`: all candidates without an error."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None
@@ -189,7 +195,8 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return the best verdict of each family, in the order of the candidates."""
+    """Return one verdict for each family, in the order of the candidates: the chosen one (`best`) for its family, the
+    best for each other family."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

@@ -16,7 +16,7 @@ FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
 
 
 def hints(judge: Judge) -> list[str]:
-    """Return the changes, as text, with which the recipe would fit."""
+    """Return a few changes of the recipe, as text, each of which would make the model fit; [] if none was found."""
     found: list[str] = []
     for way, recipe in _variants(judge.recipe):
         target = target_of(recipe.layout)
@@ -60,8 +60,8 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
 
 
 def _most_accumulation(recipe: Recipe) -> int | None:
-    """Return the number of accumulation steps for one sample at a time on each GPU; None if the recipe already computes
-    so."""
+    """Return the number of accumulation steps with which each GPU computes one sample at a time. Return None if the
+    recipe already has as many, or if the batch does not divide evenly over the GPUs."""
     share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
     return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
 

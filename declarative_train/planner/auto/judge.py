@@ -48,8 +48,9 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate. `refusal`: the error that lint would report, or None; with an error all other fields are
-    empty. `least_bytes`: memory that even the smallest step needs. `is_least`: `step_s` is a lower bound."""
+    """Verdict on a candidate. `refusal`: the error that lint would report for it, or None; with an error the fields
+    after it keep their defaults. `memory_bytes`: the estimated memory of a step; `least_bytes`: a part of it that no
+    step can avoid. `step_s`: predicted seconds of a step, None if unknown; with `is_least` only a lower bound."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -62,9 +63,9 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Facts that all candidates of a recipe share. `cuts`: number of stages -> the pipeline stages, each computed once.
-    `settings`: those of `model_facts`. `divided`: sizes of the axes that divide layers, positions and experts -> the
-    part of the model of one rank, None if nothing is divided."""
+    """Judge of the candidates of one recipe: the facts that all of them share, and caches. `settings`: keyword
+    arguments of `model_facts`. `cuts`: (number of stages, ...) -> the pipeline stages. `divided`: sizes of the axes
+    that divide layers, positions and experts -> the part of the model of one rank, None if nothing is divided."""
 
     recipe: Recipe
     lowered: Lowered

@@ -107,7 +107,7 @@ def kernels_of(
 
 
 def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
-    """Return the kernels of a node if each of `size` ranks has an equal part of every kernel."""
+    """Return the kernels that one rank runs for a node if `size` ranks divide every kernel equally."""
     return NodeKernels(
         *(
             Kernels(each.flops / size, each.moved / size, each.kind, each.calls / size)
@@ -117,8 +117,9 @@ def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node, with the collectives over the `size` ranks that divide it added. `width`: bytes of
-    an element, twice as many in an all-reduce. Between nodes, all network adapters of a node are used."""
+    """Return the kernels of a node together with its collectives (`sums`) over the `size` ranks that divide it.
+    `width`: bytes that a ring sends per element; an all-reduce sends each element twice. If the ranks are on several
+    nodes, all network adapters of a node are used."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
@@ -133,7 +134,8 @@ def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int
 
 @lru_cache(maxsize=256)
 def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> NodeKernels:
-    """Return the kernels that unpack a weight stored in fewer bits, once in the forward and once in the backward."""
+    """Return the kernels that unpack a weight stored in fewer bits (`storage`), once in the forward and once in the
+    backward. `shape`: rows and columns of the weight."""
     rows, columns = shape
     with without_memory(nn.Identity()):
         packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8)
@@ -169,7 +171,9 @@ def _leaf(
     trained: tuple[str, ...],
     precision: str,
 ) -> NodeKernels | None:
-    """Return the kernels of a layer or expression; None if it cannot be traced."""
+    """Trace a layer or expression and return its kernels; None if it cannot be traced. `text`: the component as JSON,
+    or the expression. `specs`: its inputs by name. `graded`: for each input, whether it needs a gradient. `trained`:
+    names of the parameters that are trained."""
     try:
         few, many = (_trace(text, is_expression, dict(specs), dict(graded), trained, precision, rows) for rows in ROWS)
     except Exception:  # whatever a layer of any library raises on tensors without memory

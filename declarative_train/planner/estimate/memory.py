@@ -23,8 +23,9 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Bytes measured in a trace, by which estimates are scaled. `kept`: bytes per element that nodes keep until their
-    backward. `working`: bytes per row that are needed in addition at the peak. `loss`: bytes of the loss per row."""
+    """Scale of memory estimates, measured in a trace of the model. `kept`: bytes per element that nodes keep until
+    their backward. `working`: bytes per row that are needed in addition at the peak. `loss`: bytes per row that the
+    loss needs."""
 
     kept: float
     working: float
@@ -136,7 +137,7 @@ def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) ->
 
 
 def _units(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return the number of parameter elements of each unit (repeated block) in increasing order."""
+    """Return the number of parameter elements in each unit of a part (a repeated block), the smallest first."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 

@@ -30,8 +30,9 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Number of elements that a device has of some parameters; tied parameters count once. `packed`: the bytes of
-    weights stored in fewer bits, which `weights` does not include."""
+    """Size of the part of some parameters that one device holds, in elements. `weights`: all of them; `trained`: those
+    that are not frozen; `state`: elements of optimizer state; `packed`: the bytes of weights stored in fewer bits,
+    which `weights` does not include. Tied parameters count once."""
 
     weights: int = 0
     trained: int = 0
@@ -49,9 +50,10 @@ class ParameterShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about one node; blocks down to the units are replaced by their nodes. `recomputed`: the share of its
-    forward that the backward repeats. `kept`: elements per sample that it keeps from forward to backward. `passing`:
-    elements that exist only during the backward of a recomputed node."""
+    """Facts about one node of the model, for estimates. `is_unit`: it is a unit (a repeated block), else a node outside
+    of units. `works`: the work of the layers in it. `recomputed`: the share of its forward that the backward repeats.
+    `kept`: elements per sample that it keeps from forward to backward. `passing`: elements that exist only during the
+    backward of a recomputed node."""
 
     name: str
     is_unit: bool
@@ -66,9 +68,10 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `nodes`: by name, in the order of the graph after `open_blocks`. `judged`: elements per
-    sample that the losses read from memory; `scored`: the same with those of losses with `chunks`. `sums`: elements
-    that the ranks exchange in each node."""
+    """Facts about a model, for estimates of its memory and time. `nodes`: by name, in the order of the graph `opened`,
+    in which blocks outside of units are replaced by their nodes. `judged`: elements per sample that the losses read
+    from memory; `scored`: all that they read, including inputs of losses with `chunks`, which are never in memory as a
+    whole. `held`: the parameters. `sums`: {node: the elements that ranks exchange in it}."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -103,14 +106,15 @@ class ModelFacts:
         return self._kernels[name]
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
-        """Return the facts with the kernels of the whole model, as if the ranks of `tensor` divided all of them: no
-        rank is faster."""
+        """Return the facts with kernels taken from the undivided model `whole`, each divided equally over the ranks of
+        `tensor`. Their time is a lower bound for that of the real kernels, and needs no trace of its own."""
         made = replace(self, _kernels={})
         made._set_kernels({name: part_of(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes, with those of what the ranks exchange."""
+        """Set the kernels of all nodes; add to each node the collectives in which its ranks exchange values
+        (`sums`)."""
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
@@ -174,8 +178,10 @@ def model_facts(
     compiled: bool = False,
     of_experts: Collection[str] = (),
 ) -> ModelFacts:
-    """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run has a moving
-    average of the parameters. `heads`: linear layers whose forward is computed twice, since their loss has `chunks`."""
+    """Return the facts about a model. `units`: names of the repeated blocks. `reduce`: dtype in which gradients are
+    reduced. `optimizer`: the fields of the run's optimizer. `heads`: linear layers whose forward is computed twice,
+    since their loss has `chunks`. `averages`: the run has a moving average of the parameters. `of_experts`: names of
+    the parameters that the ranks of `expert` divide."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)
@@ -252,8 +258,8 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return for each node its parameters as (elements, trained elements, elements of optimizer state, bytes if stored
-    in fewer bits)."""
+    """Return {node: for each of its parameters (elements, trained elements, elements of optimizer state, bytes if
+    stored in fewer bits)}. `averages`: the run has a moving average of the parameters, which counts as state."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

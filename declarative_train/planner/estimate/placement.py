@@ -22,8 +22,9 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device: the nodes of each of its pipeline stages (one stage without a pipeline),
-    the largest number of microbatches of each stage that wait for their backward, and the numbers of the stages."""
+    """Part of the model on one kind of device. `stages`: names of the nodes in each of its pipeline stages (one stage
+    without a pipeline). `in_flight`: for each stage, the largest number of microbatches that wait for their backward.
+    `numbers`: the numbers of the stages."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -121,8 +122,8 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return (devices that together have each parameter, devices that have the same shard). The first are
-    neighbours."""
+    """Return two groups of devices: those that together have each parameter (neighbours), and those that have the same
+    shard and average its gradients. `num_copies`: number of copies of the whole mesh."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):
@@ -135,7 +136,8 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the parts of a pipeline whose schedule is not computed yet. `held[rank]`: the stages of a rank."""
+    """Return the part of the model on each rank of a pipeline whose schedule is not computed yet. `stages`: names of
+    the nodes in each stage. `held[rank]`: numbers of the stages of a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(

@@ -19,9 +19,10 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Elements per sample that a node communicates, one number for each call, in forward and backward: sums over the
-    ranks of `tensor`; rows exchanged between the ranks of `expert` (the same in both directions); keys and values
-    exchanged between the ranks of `context`, and sums for balance losses over these (the same in both directions)."""
+    """Communication of a node: for each call, the elements per sample. `forward`, `backward`: sums over the ranks of
+    `tensor`. `exchanges`: rows sent between the ranks of `expert`, the same in forward and backward. `keys`,
+    `keys_back`: keys and values, and their gradients, exchanged between the ranks of `context`. `balance`: sums over
+    these ranks for balance losses, the same in both directions."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
@@ -71,7 +72,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
-    """Yield (path of a layer, its exchanges between `size` ranks of `context`). `widening`: as in `_exchange_keys`."""
+    """Yield (path of a layer, its exchanges between `size` ranks of `context`), for layers with any. `prefix`: text
+    before the names of the graph's nodes in a path ("" or `block.`). `widening`: as in `_exchange_keys`."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}
@@ -93,7 +95,8 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Converter of a graph to the sizes on one rank. It adds the sums of each layer to `sums`."""
+    """Converter of a graph: it replaces the sizes by those that one rank of the `tensor` axis has, and records the
+    communication of each layer in the dict `sums`, by path."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._cuts, self._size, self._sums, self._shapes = cuts, size, sums, shapes

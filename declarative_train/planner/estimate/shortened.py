@@ -19,8 +19,9 @@ MOST_RANKS = 8  # of an axis
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Copies of a `repeat`, by their paths in the model, each of which reads the previous one. `node`: the path of the
-    layer that contains them (a library model); "" for nodes of the graph."""
+    """Chain of equal copies of a block (`repeat`), each of which reads the previous one. `paths`: their paths in the
+    model. `node`: the path of the layer (a library model) that contains the copies; "" if they are nodes of the
+    graph."""
 
     paths: tuple[str, ...]
     node: str = ""
@@ -46,7 +47,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield the chains inside library models: all equal consecutive parts of one node."""
+    """Yield a chain for each library model in `graph` that consists of at least `least` equal parts and can be built
+    with fewer. `prefix`: text before the names of the graph's nodes in a path. `settings`: {path: settings of the
+    parameters below it}."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:
@@ -64,7 +67,8 @@ def _chains_inside(
 
 
 def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | None:
-    """Return the component of a library model with `kept` of its `copies` equal parts; None if it cannot have fewer."""
+    """Return the component of a library model with only `kept` of its `copies` equal parts; None if it cannot be built
+    so."""
     assert node.component is not None
     model: Any = read_layer(node.component)  # of a pack
     layer = model.shorten(copies, kept)
@@ -138,8 +142,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether a node is the next copy of a chain: only it reads the last copy, and its other inputs are those of
-    the last copy."""
+    """Return whether `node` is the next copy after the nodes of `chain`: only it reads the last copy, and its other
+    inputs are the same as those of the last copy. `used`: {node: names of the nodes that read it}."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

@@ -135,7 +135,9 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of communication during which nothing is computed.
+    """Return the seconds of fsdp's communication during which nothing is computed. `number`: forwards of a step.
+    `forward_s`, `backward_s`: seconds of one of them, over all units. `gather_s`, `reduce_s`: seconds of all gathers,
+    and of all reductions, of a step. `num_nodes`: number of nodes, as an estimate of the number of units.
 
     A unit is gathered while the previous unit computes; the first unit has no previous one. The reductions overlap with
     the last backward, as do the gathers in it."""

@@ -98,8 +98,8 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes of these nodes' parameters on all devices of a group, with the padding that makes shards equal.
-    `width`: bytes per element."""
+    """Return the total bytes of these nodes' parameters over all devices of a group, with the padding that makes the
+    devices' shards equal. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
@@ -220,7 +220,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return exchanges of so many elements per sample, of which a rank keeps its own."""
+    """Return the exchanges in which each rank of a group sends its rows to the other ranks, as one transfer; [] for one
+    rank. `what`: name of the transfer. `elements`: elements per sample of each call, including the share that a rank
+    keeps."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches

@@ -31,9 +31,9 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live memory during a step. `names`: the operations of each pass (casts, forward, backward, ...). `bytes`: array
-    (operations, kinds) of the live bytes after each operation. `merged`: the passes, with consecutive ones of a kind
-    joined."""
+    """Live memory during a step. `passes`: the names of the operations in each pass (casts, forward, backward, ...).
+    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: the passes, with consecutive
+    ones of a kind joined."""
 
     passes: Passes
     bytes: Any

@@ -136,7 +136,7 @@ def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """Create optimizer state and gradients, which exist after a first step."""
+    """Create optimizer state and gradients, as they exist after a first step, by a step with gradients of zero."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()

@@ -56,7 +56,8 @@ class TooLongError(Exception):
 
 
 class Forecast:
-    """Tracer (`planner/estimate/tracing.py`) with a cache that all candidates of `auto` share."""
+    """Tracer (`planner/estimate/tracing.py`) that runs a plan's step on fake tensors. It caches the traces, which all
+    candidates of `auto` share."""
 
     def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
@@ -110,7 +111,8 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan without the values that do not affect a step, for use as a key of the cache."""
+    """Return the plan with defaults in place of the values that do not affect a step, such as its name: plans with the
+    same step become equal, and share an entry of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
@@ -126,7 +128,9 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Return the trace of the first rank at each of the given pipeline positions."""
+    """Trace a small plan and return {pipeline position: live bytes at each moment, of the first rank there}.
+    `is_begun`: gradients exist from the beginning. `places`: the positions to trace. `is_split`: traces may run in
+    child processes."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -206,8 +210,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Return a float array (operations, kinds): the live bytes of `rank` at each moment of a step of the whole plan.
-    `runs`: the chains of copies that the traces shorten."""
+    """Trace a step of `rank` and return a float array (operations, kinds): its live bytes at each moment of a step of
+    the whole plan. `runs`: the chains of copies that the traces shorten. `is_begun`: gradients exist from the
+    beginning. `is_split`: the traces run in child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -269,8 +274,8 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies of each chain to trace. If one of n blocks is recomputed, n blocks count as one
-    copy."""
+    """Return for each chain of copies (`runs`) the number of copies to trace. If only one of n blocks is recomputed, n
+    blocks count as one copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
@@ -290,8 +295,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the number of parameter elements on the first of `shards` ranks: `fully_shard` divides the first dimension
-    of a tensor and rounds up."""
+    """Return the number of parameter elements that the first of `shards` ranks holds, which has most: `fully_shard`
+    divides the first dimension of a tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1

@@ -78,7 +78,8 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int
 
 
 def _loaded(answer: bytes) -> tuple[Any, str]:
-    """Return the outcome that a child process wrote, or an error if it ended without one."""
+    """Return (result, error) as a child process wrote it (`answer`), one of them empty; an error if the child ended
+    early."""
     try:
         found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):

@@ -92,8 +92,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of a batch as if it had a storage of its own, because it may be part of data read ahead for
-        several steps."""
+        """Count a tensor of a batch as input data. It counts as if it had a storage of its own, because it may be part
+        of data that were read ahead for several steps."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:
@@ -150,7 +150,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Count the copy of a tensor that gloo makes, which is not the result of an operation."""
+        """Count a tensor that gloo creates as a copy for a collective. No operation returns it, so it is not counted
+        otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
@@ -166,7 +167,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_in(found: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an operation's arguments or results."""
+    """Yield the tensors in the arguments or results of an operation (`found`: a tensor, or nested lists, tuples and
+    dicts)."""
     if isinstance(found, torch.Tensor):
         yield found
     elif isinstance(found, list | tuple | dict):

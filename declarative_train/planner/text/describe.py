@@ -208,8 +208,8 @@ def _objective(plan: Plan) -> list[str]:
 
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
-    """Return a text on a loss or metric: its type, the tensors that it reads, and the keys that differ from the
-    defaults."""
+    """Return a loss or metric as text: its type, the tensors that it reads, and the keys that differ from the defaults.
+    `table`: the components among which its type is."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"

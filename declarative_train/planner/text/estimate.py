@@ -130,8 +130,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return a note on the number of candidates that the table leaves out, among them those that differ only in
-    schedule or microbatches."""
+    """Return one line on the number of candidates that the table leaves out, [] if it has all. Candidates that differ
+    only in schedule or microbatches are among those left out."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -258,7 +258,8 @@ def _between(low: str, high: str) -> str:
 
 
 def ends(plan: Plan) -> tuple[float, float]:
-    """Return the two bounds of the step time in seconds: (communication overlaps as far as possible, no overlap)."""
+    """Return the lower and upper bound of the step time in seconds: communication overlaps with computing as far as
+    possible, or not at all."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None
@@ -270,8 +271,9 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return a text on whether more devices pay: whether steps are `PAYS` times as fast for each doubling of the
-    devices since the row `before`."""
+    """Return `pays`, `pays if hidden` or `does not pay`, for the devices that row `each` has more than row `before`.
+    They pay if steps become at least `PAYS` times as fast for each doubling of the devices; `if hidden`: only if
+    communication overlaps with computing."""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)

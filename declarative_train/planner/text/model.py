@@ -145,8 +145,8 @@ class UpdateGroup(NamedTuple):
 
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
-    """Return the groups in the order of the model, without tied and frozen parameters. `by_start`: split them by
-    initial values too, and include frozen ones."""
+    """Return the groups of parameters that the optimizer updates in the same way, in the order of the model, without
+    tied and frozen parameters. `by_start`: also divide them by their initial values, and include frozen ones."""
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):

@@ -23,7 +23,7 @@ _PICTURE, _COLUMNS = 120, 4  # side of a sample in pixels, and samples per row
 
 
 def canvas(width: int, height: int, letters: int = _LETTERS) -> tuple[Image, Any, Any]:
-    """Return (empty image, object that draws on it, font)."""
+    """Return (empty image, object that draws on it, font). `letters`: size of the font in pixels."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (width, height), PAPER)

@@ -271,7 +271,8 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """Return the layout of TensorBoard's custom scalars tab: for each prediction, a chart with the measured curve."""
+    """Return the layout of TensorBoard's custom scalars tab: a chart for each of the predictions `names`, with the
+    predicted and the measured curve."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [

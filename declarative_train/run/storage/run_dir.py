@@ -169,7 +169,8 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL to which this run is copied, which stays the same when it resumes; None if it is not copied."""
+    """Return the URL to which this run's folder is copied, which stays the same when it resumes; None if it is not
+    copied. `elsewhere`: the folder of the run's checkpoints, if it is not in the run's folder."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:
         return kept
@@ -177,8 +178,9 @@ def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
 
 
 def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | None) -> None:
-    """Write `run.json`, a summary for lists of runs, since reading a plan may take long. Its time is the start of the
-    first session."""
+    """Write `run.json`, a summary for lists of runs, since reading a plan may take long. `elsewhere`: the folder of the
+    run's checkpoints, if it is not in the run's folder. `remote`: the URL to which the folder is copied, or None. The
+    time in it is the start of the first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}

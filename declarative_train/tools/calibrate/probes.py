@@ -58,14 +58,15 @@ STEPS: dict[str, tuple[Step, Step | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Plan of a step, with the facts that its predicted time follows from."""
+    """Step whose measured time is compared with its predicted time, to find a constant. `model`, `placement`: facts of
+    its plan from which the time is predicted."""
 
     plan: Plan
     model: ModelFacts
     placement: Placement
 
     def predict_s(self, machine: Machine) -> float:
-        """Return the time of the step on a machine."""
+        """Return the predicted seconds of the step on a machine."""
         found = step_time(self.model, self.placement, machine)
         assert found is not None
         return found.total_s
@@ -128,7 +129,7 @@ class Measured:
 
 
 def measure(plan: Plan) -> Measured:
-    """Measure steps of a plan."""
+    """Run steps of a plan on the CPU and return their median time, and that of the optimizer's update."""
     engine = Engine(plan, torch.device("cpu"))
     _KEPT.append(engine)
     times, updates = [], []

@@ -17,7 +17,8 @@ _MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone mak
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a sentence if the column alone predicts the target nearly always; otherwise ""."""
+    """Return a sentence of doubt if the column alone predicts the target nearly always; "" if it does not, or if that
+    cannot be judged."""
     import numpy as np
 
     both = each.present & target.present
@@ -39,8 +40,8 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Return for each row the number of its value, or of the range that contains it; None if the column has too many
-    values for the number of rows."""
+    """Return for each of the rows `both` (a mask) a number for the column's value, or for the range that contains it.
+    None if the column has too many values for the number of rows."""
     import numpy as np
 
     values = each.values[both]

@@ -26,8 +26,9 @@ _MOST_SEEDS = 50
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
 ) -> FirstRecipe | PictureRecipe:
-    """Return the contents of a recipe for the table `data`. `path`: the recipe's file, to which paths of data are made
-    relative. `table_name`: a table of an SQLite file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe that predicts the column `target` of the table `data`. `path`: the recipe's file,
+    to which paths of data are made relative. `task`: classes or numbers; None: decide by the values. `table_name`: a
+    table of an SQLite file. Raises UnusableError and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
@@ -62,7 +63,7 @@ def _as_keys(source: Dataset) -> dict[str, object]:
 
 
 def _from(source: Dataset, data: str, path: Path) -> Dataset:
-    """Return the source with its path relative to the folder of the recipe."""
+    """Return the source with its path `data` relative to the folder of the recipe `path`; unchanged for a URL."""
     if is_remote(data):
         return source
     seen = os.path.relpath(data, path.parent).replace(os.sep, "/")

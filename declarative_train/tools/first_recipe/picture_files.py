@@ -61,7 +61,9 @@ class PictureFiles:
 
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
-    """Read picture files of a column and return the facts about them. Raises UnusableError."""
+    """Read picture files that a column contains or names, and return facts about them. `folder`: the folder to which
+    names are relative, or None. Of a large table only some files are read, from all parts of it. Raises
+    UnusableError."""
     import numpy as np
 
     number = table.num_rows
@@ -109,7 +111,8 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return ((width, height), Pillow's mode) of a picture. Raises OSError and MissingPackageError."""
+    """Return ((width, height), Pillow's mode) of a picture from its header. `value`: its path or bytes, or the OSError
+    of reading it, which is raised. Raises OSError and MissingPackageError."""
     try:
         Image = pillow_image()
     except ImportError:
@@ -124,8 +127,9 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Return (column of a table with paths of pictures, folder to which these are relative); None if no column has any.
-    The files are searched in `folder` and its subfolders."""
+    """Return (column of a table with paths of pictures, folder to which these are relative); None if no column has such
+    paths. The files are searched in `folder` and the folders in it. `target`: a column that is not considered. Raises
+    UnusableError if none of the files is found."""
     import numpy as np
 
     rows = np.linspace(0, table.num_rows - 1, min(table.num_rows, _AT_ONCE)).astype(np.int64)

@@ -153,7 +153,8 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model without a known output layer, from its class in the library. Raises TargetError."""
+    """Return the inputs of a model without a known output layer, from its main input in the library. `name`: the class
+    of the model, "" if unknown; `feeds`: it has a decoder, which gets its inputs too. Raises TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

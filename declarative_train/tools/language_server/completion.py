@@ -80,7 +80,8 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Names in a merged document."""
+    """Finder of the names that fit at a cursor in a merged document. `known`: the last analysis without an error, for
+    columns and shapes, or None."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -114,8 +115,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names that fit at a cursor in a node. `way`: the path below the graph, beginning with the node's
-        name."""
+        """Return the names that fit at a cursor in a node. `graph`: the path of the graph that contains the node.
+        `way`: the path from the graph to the cursor, beginning with the node's name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:

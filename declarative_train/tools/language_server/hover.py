@@ -93,7 +93,8 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown with the resolved values at `path` and below it, defaults included; "" if there are none."""
+    """Return Markdown with the resolved values at `path` and below it, defaults included, and the place of each; "" if
+    there are none. `file`: the open file; places in it are given without the file's name."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -143,7 +144,8 @@ def _list_replaced(analysis: Analysis, path: Path) -> str:
 
 
 def _data_facts(plan: Plan | None, path: Path) -> list[str]:
-    """Return lines on what the data determine about a field or a set."""
+    """Return lines on the field or set at `path`: its shape and type, or its number of samples; [] for other paths or
+    without a plan."""
     if plan is None or len(path) < 2 or path[0] != "data":
         return []
     if path[1] == "fields" and len(path) > 2:
@@ -155,7 +157,8 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
-    """Return lines on the choice of `parallelism: auto` and the estimates for the hardware."""
+    """Return lines on the planner's decision about the key at `path`: the reason for `parallelism: auto`, or the
+    estimate for `layout.hardware`; [] for other keys or without a plan."""
     if plan is not None and path[0] == "parallelism" and plan.choice is not None:
         return [f"`auto`: {plan.choice.reason}"]
     estimate = None if plan is None else plan.estimate

@@ -36,7 +36,8 @@ FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{SOURCE}"
 
 
 class Messages:
-    """Messages of one analysis of the recipe at the address `uri`."""
+    """Converter of the diagnostics of one analysis to messages of the protocol, with their fixes as code actions.
+    `uri`: address of the recipe."""
 
     def __init__(self, uri: str, analysis: Analysis, codec: PositionCodec) -> None:
         self.uri = uri

@@ -130,7 +130,8 @@ class _Finder:
             yield from self._words(node.get("of"), terms)
 
     def _words(self, node: Node | None, known: Mapping[str, Symbol]) -> Iterator[Occurrence]:
-        """Yield the occurrences of known names in the scalars at a node and below it."""
+        """Yield the occurrences of the names `known` as words in the scalars at a YAML node and below it; none if
+        `node` is None."""
         for scalar, _ in _scalars(node, ()) if node is not None else ():
             lines = self._lines.get(scalar.span.path)
             if lines is None:
@@ -153,7 +154,8 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the place of a name within a key or item, without quotes; None if the key or item is not in a file."""
+        """Return the place of `name` within the key or item at `span`, without quotes; None if this is not in a file or
+        does not contain the name."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None

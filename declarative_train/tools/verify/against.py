@@ -110,8 +110,8 @@ def _pair(step: int, old: float, new: float) -> tuple[str, float, str]:
 
 
 def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float, str]]:
-    """Yield (name, largest difference relative to the largest element, difference as text) of each tensor; one tensor
-    is in memory at a time."""
+    """Compare the parameters of two checkpoints, `earlier` and `now`, both after `step`. Yield for each tensor (name,
+    largest difference relative to its largest element, remark as text). One tensor is in memory at a time."""
     old, new = ({key: item for key, item in entries(path).items() if key.startswith(MODEL)} for path in (earlier, now))
     for key in dict.fromkeys([*old, *new]):
         name = key.removeprefix(MODEL)

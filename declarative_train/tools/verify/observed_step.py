@@ -163,7 +163,8 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the positions in the global batch of the real rows in a call of the model."""
+        """Return the positions in the global batch of the real rows that a call of the model computes: chunk number
+        `chunk`, in `dp` on copy number `replica`. () if the call has none."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
