@@ -22,8 +22,9 @@ class Adapting:
         self._scope = scope
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return the adapters of one layer as {path of a linear map within the layer: its adapter}; {} without
-        adapters. `maps`: the shape (out, in) of each linear map of the layer, by the same paths."""
+        """Return {path of a linear map within the layer: its adapter} for the layer at path `layer`; {} without
+        adapters. `maps`: the shape (out, in) of each linear map of the layer, by the same paths. `report`: function
+        that gets each error."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
@@ -42,8 +43,9 @@ class Adapting:
         return own or any(rule.settings.tie == name for rule in self._rules)
 
     def _read_adapter(self, adapter: Adapter, path: str, rows: int, report: Report) -> Adapter | None:
-        """Read the adapter of one linear map from the published folder. Return None if the folder has no adapter for
-        this map, or if the folder cannot be read (then the error is reported)."""
+        """Read the adapter of one linear map from the published folder that `adapter` names. `rows`: number of outputs
+        of the map. Return None if the folder has no adapter for this map, or if the folder cannot be read (then the
+        error is reported)."""
         try:
             return adapter.read_for(self._scope, path, rows)
         except PublishedError as problem:

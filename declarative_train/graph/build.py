@@ -128,8 +128,9 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Add the call of one node to the fx graph, and its module to `modules`. Return the fx values of the node's
-        outputs by edge (`node:output`)."""
+        """Add the call of one node to the fx graph `lines`, and its module to `modules`. Return the fx values of the
+        node's outputs by edge (`node:output`). `known`: specs, and `values`: fx values, of the edges of `graph` so
+        far."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -157,7 +158,7 @@ class _Builder:
         }
 
     def _build_node(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
-        """Return the module of a layer or a block."""
+        """Return the module of a layer or a block. `specs`: its inputs. `path`: its path in the model."""
         if node.kind == "block":
             assert node.graph is not None
             name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
@@ -190,8 +191,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the items of `given` (by input name) in the order of the arguments of the module of a layer or block; None
-    for an argument without an item."""
+    """Return the items of `given` (by input name) in the order of the arguments of the module of `called`, a layer or
+    block; None for an argument without an item."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]

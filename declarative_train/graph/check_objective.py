@@ -47,8 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric together with the settings that it inherits from the loss named in its `of`: `ignore_index`, `class_dim`,
-    `one_class`."""
+    """Metric with its tensors (`edges`) and the settings that it inherits from the loss named in its key `of`:
+    `ignore_index`, `class_dim`, `one_class`. `loss`: the name of that loss."""
 
     name: str
     component: Metric
@@ -59,9 +59,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with its task ("multiclass", "binary", ...) decided from the target. Where shapes fit both,
-        because the target has a probability for each class, a loss that expects one class of several decides for
-        "multiclass"."""
+        """Return the metric with its task ("multiclass", "binary", ...) set where its shapes fit several: a target with
+        a probability for each class is "multiclass" if the loss expects one class of several. Otherwise return it
+        unchanged."""
         if (
             not self.one_class
             or target is None
@@ -88,8 +88,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _covers(term: Term, other: Term | Measure) -> bool:
-    """Return whether a metric (`other`) can be computed from the per-item values of the loss `term`, so that it need
-    not read the scores."""
+    """Return whether a metric (`other`) can be computed from the loss of each item that `term` computes, so that it
+    need not read the scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -144,8 +144,8 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether a loss or metric accepts the shapes and dtypes of its tensors; report an error if it does not.
-        Returns False without a report if a shape is unknown."""
+        """Return whether a loss or metric accepts the shapes and dtypes of its tensors; report an error or a warning if
+        there is one. Return False without a report if a shape is unknown."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -193,8 +193,8 @@ class ObjectiveCheck:
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
     def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """Check a loss with `chunks`: in `graph`, a linear layer must compute its scores, and only the loss may read
-        them."""
+        """Check that a loss with `chunks` can be computed in parts: in `graph`, a linear layer must compute its scores,
+        and no other of the `terms` and `measures` may need them."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]

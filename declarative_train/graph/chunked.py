@@ -27,7 +27,8 @@ class HeadNode(Node):
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Return a module that applies the linear layer `linear` and the loss."""
+        """Return a module that computes the linear layer `linear` and the loss together. `specs`: the node's inputs, by
+        port."""
         import torch
 
         from declarative_train.components.losses import LOSSES

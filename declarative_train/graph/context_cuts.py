@@ -18,8 +18,8 @@ from declarative_train.graph.read import read_layer
 
 
 def find_mixing(graph: Graph, length: int, plugins: Sequence[str], prefix: str = "") -> str:
-    """Return the path of the first node that mixes positions of a sequence of `length` positions, with the reason, as
-    one text; "" if no node does."""
+    """Return one text with the path of the first node that mixes positions of a sequence of `length` positions, and the
+    reason; "" if no node does. `prefix`: path of the block that has this graph, with a dot at the end."""
     specs, nodes = graph.specs(), {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         made = nodes[node.target] if node.target is not None else node

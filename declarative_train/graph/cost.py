@@ -49,7 +49,7 @@ def num_parameters(path: str, parameters: Shapes) -> int:
 
 
 def activations(node: Node) -> int:
-    """Return the number of elements per sample that a node outputs; for a block, that of all nodes in it."""
+    """Return the number of elements per sample in the outputs of a node; for a block, in those of all nodes in it."""
     inside = sum(activations(inner) for inner in node.graph.nodes) if node.graph is not None else 0
     return inside or sum(spec.num_elements for spec in node.outputs.values())
 
@@ -63,8 +63,8 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Call `measure` for every layer and expression. Return {node of the graph: the results for the layers and
-    expressions in it}."""
+    """Return {node of the graph: results of `measure` for the layers and expressions in it}. `frozen`: names of
+    parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -95,8 +95,8 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return the result for each node. `graded`: whether each input of the graph gets a gradient; the walk adds the
-        outputs of the nodes to it."""
+        """Return {node of the graph: results for the layers and expressions in it}. `graded`: whether a gradient flows
+        back along each edge; initially the inputs of the graph, the walk adds the outputs of the nodes."""
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -160,7 +160,8 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
 def matmuls(
     text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
 ) -> tuple[Product, ...]:
-    """Return the matrix products of an expression on one sample."""
+    """Return the matrix products of an expression on one sample. `text`: the expression. `inputs`: specs by name;
+    `graded`: whether a gradient flows back into each input."""
     if "@" not in text and "matmul" not in text:
         return ()
     wants = dict(graded)

@@ -81,8 +81,8 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model's layers and parameters. `heads`: outputs whose linear layer may be divided, each
-    with the kind of the division."""
+    """Return the division of a model's layers and parameters. `heads`: the outputs whose linear layer may leave its
+    result divided, each with the kind of the division."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -175,8 +175,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _heads_of(self, node: Node) -> dict[str, HeadKind]:
-        """Return the kind of division of each output of a node that is in `heads`, by the output's name; {} if there is
-        none."""
+        """Return {output: kind of its division} for the outputs of a node whose scores may stay divided (the `heads` of
+        `derive_cuts`); {} if there is none."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -196,8 +196,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the division of a layer in the way `kind`, the reason why it must stay undivided, or None if `kind`
-        does not apply to it."""
+        """Return how the ranks divide a layer in the way `kind`; a text with the reason if it must stay undivided; None
+        if `kind` does not apply to it."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -261,8 +261,9 @@ class _Deriver:
         yield from rows.items()
 
     def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add a node that computes each feature separately to the region, and the nodes whose outputs it reads, which
-        must be divided in the same way. Return the names of the added nodes. Raises _RegionError."""
+        """Add `node`, which computes each feature separately, to the region, and the nodes whose outputs it reads,
+        which must then be divided in the same way. `columns`: divisions of the region's first linear layers; `inner`:
+        names of its nodes. Return the names of the added nodes. Raises _RegionError."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():
@@ -286,7 +287,8 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return what each node does with divided tokens, by name. Call it after `derive`."""
+        """Return, by node name, what each node does with divided tokens (`enters`, `leaves`, `each`, ...). Call it
+        after `derive`."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:

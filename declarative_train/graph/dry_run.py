@@ -95,8 +95,8 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Return why the model cannot compute rows of other shapes than those that it was lowered for; None if it can.
-    `other`: the graph for these shapes."""
+    """Return the reason why the model cannot compute rows of other shapes than those that it was lowered for; None if
+    it can. `other`: the graph for the other shapes."""
     is_small = _is_small(lowered)
     with _quietly(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
@@ -284,8 +284,8 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return (ids of the leaf tensors that get a gradient from `ends`, whether torch can differentiate everything on
-    the way). The search stops at functions whose derivative is zero everywhere."""
+    """Return the ids of the leaf tensors on which `ends` depend with a gradient, and whether torch can differentiate
+    everything on the way. The search stops at functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -326,9 +326,9 @@ def _may_have_idle(lowered: Lowered) -> bool:
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """Return whether some output of a node is not read, or may not be: `read` are the outputs of the graph that are
-    read outside. An output that its block also reads inside (such as hidden states before the output layer) does not
-    count."""
+    """Return whether some parameter may get no gradient: an output of a node is not read, an expression stops
+    gradients, or the layer is one of a plugin or a library. `read`: the graph's outputs that are read outside. An
+    output that is also read inside its block (such as hidden states before the output layer) counts as read."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):

@@ -48,8 +48,9 @@ class Observer:
     def expression(
         self, expression: Expression, inputs: Mapping[str, ObservedValues], spec: TensorSpec, span: Span
     ) -> ObservedValues | None:
-        """Return the values of an expression, None if they are unknown. Raises ExpressionError if an operation does not
-        accept its inputs."""
+        """Return the values of an expression on the sample rows; None if those of an input are unknown, or if it draws
+        random numbers. `span`: its place in the recipe. Raises ExpressionError if an operation does not accept its
+        inputs."""
         given = self._select_rows(inputs, spec)
         if given is None or expression.is_random:
             return None
@@ -87,9 +88,9 @@ class Observer:
         mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Return the error of `check`, a check of specs, and {input: the row with the value that is out of range}. If
-        the check fails for the declared intervals, it is repeated for the values that occur. `mask`, `but`: as in
-        `narrow`."""
+        """Return the error that the function `check` finds in the specs `specs`, and {input: description of the row
+        with the value that is out of range}. If it finds one for the declared intervals, it is called again for the
+        intervals of the values that occur (`seen`). `mask`, `but`: as in `narrow`."""
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -170,8 +171,8 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the number of the row with the least value if this value is below 0, otherwise of the row with the
-    greatest value."""
+    """Return the number of the row that has the least value, if that is below 0; otherwise of the row with the
+    greatest."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())

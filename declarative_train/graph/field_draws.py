@@ -37,8 +37,8 @@ class FieldDraws:
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function that is called in place of torch's `rand_like` or `randn_like` (`name`). `path`,
-        `number`: the node, and the number of the draw within the node."""
+        """Return the function that a node calls in place of torch's `rand_like` or `randn_like` (`name`). `path`: the
+        node. `number`: which draw of the node it is, from 0."""
         key = _to_signed(key_of(self._seed, path, number))
 
         def draw(x: torch.Tensor) -> torch.Tensor:

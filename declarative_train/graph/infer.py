@@ -84,19 +84,20 @@ class _Scope:
         return self.seen.get(edge) if ":" in edge else self.sight(edge)
 
     def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, ObservedValues] | None:
-        """Return the values of a node's inputs on sample rows; None if an input is not computed from fields alone."""
+        """Return the values of a node's inputs on sample rows, by port; None if an input is not computed from fields
+        alone, or its values are unknown."""
         if any(":" in edge and edge not in self.seen for edge in inputs.values()):
             return None
         found = {port: seen for port, edge in inputs.items() if (seen := self.see(edge)) is not None}
         return found if len(found) == len(inputs) else None
 
     def connections(self, node: ModelNode) -> dict[str, Edge]:
-        """Return the edges that are connected to a node's inputs, by input. (An optional input of a block may have
+        """Return the edges that are connected to a node's inputs, by port. (An optional input of a block may have
         none.)"""
         return {port: wire for port, wire in node.inputs.items() if wire in self.known}
 
     def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
-        """Return shape and dtype of a node's inputs; None if one of them is unknown."""
+        """Return shape, dtype and range of a node's inputs, by port; None if one of them is unknown."""
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
@@ -104,8 +105,8 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return the input specs for which the module of node `name` was built. If the block around it is called again,
-        they are those of the block's first call."""
+        """Return the specs of the inputs for which the module of node `name` was built. If the block around the node is
+        called again, these are the inputs in the block's first call."""
         node = self.done[name] if self.like is None else self.like.node(name)
         assert node is not None
         specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
@@ -174,7 +175,7 @@ class Inference:
             self.diagnostics.append(diagnostic)
 
     def _relate(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
-        """Return the places of the nodes or fields that the inputs come from, for a message to show."""
+        """Return a reference to the node or field that each input comes from, with the input's shape, for a message."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
@@ -317,8 +318,8 @@ class Inference:
         return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Infer the nodes of a block even if one of its inputs is unknown: nodes that do not depend on this input are
-        checked."""
+        """Infer the nodes of a block, and return the block's node; None if something in it is unknown. If one of its
+        inputs is unknown, the nodes that do not depend on this input are checked nevertheless."""
         inputs = state.connections(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
@@ -334,7 +335,8 @@ class Inference:
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
     def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
-        """Infer a second call of a module with other inputs. The module keeps the sizes for which it was built."""
+        """Infer a second call of a module with other inputs, and return its node; None if there is an error. The module
+        keeps the sizes for which it was built."""
         target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
             if node.target not in state.done:  # otherwise it comes first
@@ -361,7 +363,7 @@ class Inference:
 
 
 def _counts(spec: TensorSpec) -> bool:
-    """Return whether the values of a tensor may be indices: its dtype is an integer type."""
+    """Return whether a tensor has whole numbers, which may be indices or counts: its dtype is an integer type."""
     return not spec.is_floating and spec.dtype != "bool"
 
 

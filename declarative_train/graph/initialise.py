@@ -32,7 +32,8 @@ _DRAWN_AT_ONCE = 1 << 24  # elements
 
 
 class Start(Protocol):
-    """Interface of a parameter: its name, its init component and its tie."""
+    """Interface of a parameter that gets an initial value: its name, its init component, and the parameter to which it
+    is tied."""
 
     @property
     def name(self) -> str: ...
@@ -152,7 +153,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value of a plugin layer's parameter, by constructing the layer."""
+    """Return the initial value that the code of the layer gives to the parameter `name`; a plugin's layer is
+    constructed for that."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -173,14 +175,15 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that a layer uses for one of its parameters if the recipe sets none. The result can be used for
-    any parameter."""
+    """Return the init that its layer uses for the parameter `name` if the recipe sets none. (Other parameters may be
+    initialised with the result too.)"""
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
 
 def _rule_of(name: str, layers: Layers) -> Init:
-    """Return the init that the parameter's layer defines for it."""
+    """Return the init that the layer of the parameter `name` defines for it. Raises LookupError if no layer has the
+    parameter."""
     for path in _ways(name):
         if path in layers:
             layer, specs = layers[path]
@@ -189,7 +192,8 @@ def _rule_of(name: str, layers: Layers) -> Init:
 
 
 def _ways(name: str) -> Iterator[str]:
-    """Yield all paths with which a parameter's name begins, the longest first: `a.b`, then `a` for `a.b.weight`."""
+    """Yield all paths that are the beginning of a parameter's name, the longest first: `a.b`, then `a` for
+    `a.b.weight`."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
@@ -210,8 +214,8 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
-    """Draw this rank's part of a parameter: whole blocks of rows at once; if columns are divided, a few whole rows at a
-    time."""
+    """Draw this rank's part of a parameter by the init `rule`: whole blocks of rows at once; if columns are divided, a
+    few whole rows at a time. `cut`: how the ranks divide the parameter."""
     shape = cut.whole_shape(parameter.shape)
     for values, first in blocks_of(parameter, cut):
         if cut.cut.dim == 0:

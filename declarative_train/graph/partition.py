@@ -50,7 +50,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` with the inputs that they need: fields, and entries of the batch (`made`)."""
+    """Return a graph of `nodes` with the inputs that they need: fields and, from `made` (name in the batch -> edge),
+    entries of the batch."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -82,8 +83,8 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph in which each block that contains a unit is replaced by its nodes. A block that is called again
-    stays."""
+    """Return the graph in which each block that contains one of the paths `units` is replaced by its nodes. A block
+    that is called again is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -102,8 +103,8 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return {edge inside a block: edge of the graph around it}. Optional inputs that are not connected have no
-    entry."""
+    """Return {edge inside the block `name`: edge of the graph around it}. `body`: the block's graph; `inputs`: the
+    edges that are connected to its inputs. Optional inputs that are not connected have no entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
@@ -133,7 +134,8 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """Return {edge: the last stage that reads it}. Outputs of the graph count as read by the stage `last`."""
+    """Return {output of a node: the last stage that reads it}. Outputs of the graph count as read by stage `last`.
+    `place`: stage of each node."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -143,7 +145,8 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
 
 
 def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """Return the edges that stage `position` sends to the next stage, in the order of the nodes that compute them."""
+    """Return the edges that stage `position` sends to the next stage, in the order of the nodes that compute them.
+    `place`: stage of each node; `until`: the result of `_last_use`."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

@@ -129,8 +129,8 @@ def without_memory(module: nn.Module) -> Iterator[None]:
 
 
 def move(module: nn.Module, device: torch.device) -> None:
-    """Replace the module's tensors by tensors without values on `device`; a tensor with several names stays one
-    tensor."""
+    """Replace the module's parameters and buffers by ones without values on `device`; a tensor with several names stays
+    one tensor."""
     moved: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -291,7 +291,8 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """Return the spec per sample of one output, from its tensors in the runs with the two batch sizes."""
+    """Return the spec of one output for one sample, from its tensors in the runs with the two batch sizes. Raises
+    BatchMovedError."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
@@ -325,6 +326,6 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return the spec with the interval of `first`, the layer's first input. Only for layers that move values and
-    compute none."""
+    """Return the spec with the interval of `first`, the layer's first input. For layers that only move values and
+    compute no new ones."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

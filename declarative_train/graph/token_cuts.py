@@ -26,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """Tokens around a layer: whether it `reads` and `writes` all tokens or only those of its rank. `is_each`: it
-    computes each token separately."""
+    """Division of the tokens around a layer: `reads` and `writes` say whether its input and its output have all tokens
+    or only those of this rank. `is_each`: it computes each token separately."""
 
     reads: State
     writes: State
@@ -82,8 +82,8 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of a node that need all tokens on every rank. `divided`: the edges that are divided as far as
-    known."""
+    """Return the edges of a node on which every rank needs all tokens. `role`: what the node does with tokens.
+    `divided`: the edges that are still considered divided."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

@@ -25,8 +25,8 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of gradient accumulation steps; None if the batch is not divisible by ranks and
-    microbatches."""
+    """Return the number of gradient accumulation steps; None if the batch is not divisible by ranks and microbatches,
+    or `parallelism` is None (not known)."""
     if parallelism is None:
         return None
     share = data_parallel_size(parallelism, layout) * num_microbatches(parallelism)

@@ -74,7 +74,7 @@ class _Explicit:
         return found
 
     def _whole(self, name: str) -> Section:
-        """Return the section `name` with those defaults filled in that depend on other keys."""
+        """Return the section `name` of the recipe. Defaults that depend on other keys are filled in."""
         training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
         if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
             return training.model_copy(update={"gradient_accumulation_steps": 1})

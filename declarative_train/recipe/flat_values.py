@@ -28,8 +28,9 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Yield every single value, in the standard order of sections. `values`: the sections and other keys that could be
-    read, with defaults. The model and everything that could not be read are taken from the tree as written."""
+    """Yield every single value of a recipe, in the standard order of sections. `values`: the sections and other
+    top-level keys that could be read, with defaults. The model, and what could not be read, come from `tree`, the
+    recipe as written."""
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -45,8 +46,8 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the single values inside `value`, which was read from `node`: fields of a section or component, items of a
-    mapping or list."""
+    """Yield the single values inside `value`: fields of a section or component, items of a mapping or list. `node`: the
+    YAML node from which it was read; None for a default."""
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name

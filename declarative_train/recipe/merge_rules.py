@@ -119,7 +119,7 @@ def _name_metrics(node: Sequence) -> Node:
 
 
 def _says(node: Node) -> bool:
-    """Return whether a node has a value; False for null, which removes the value of the base."""
+    """Return whether a node has a value, that is, is not null. A null removes the value of the base."""
     return not isinstance(node, Scalar) or node.value is not None
 
 

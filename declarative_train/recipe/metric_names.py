@@ -18,7 +18,8 @@ def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> 
 
 
 def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
-    """Return the full names of all metrics in evaluations, each with True if larger values are better."""
+    """Return the full names of the losses and metrics of each evaluated set (`validation/accuracy`), each with True if
+    larger values are better."""
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False

@@ -35,13 +35,13 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """Return the section `data` with absolute paths in sources and fields."""
+        """Return `node`, the section `data`, with the paths in sources and fields made absolute."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)
 
     def in_layout(self, node: Node) -> Node:
-        """Return the section `layout` with an absolute path in `calibration`."""
+        """Return `node`, the section `layout`, with the path in `calibration` made absolute."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(lambda each: self._absolute(each.value) if each.name == "calibration" else each.value)

@@ -32,8 +32,9 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """Return the section read from a node, or None and its errors. `where`: dotted path of the section. `at`: span at
-    which missing keys are reported."""
+    """Return the section of type `model` read from a node, or None and its errors. `where`: dotted path of the section.
+    `at`: span at which missing keys are reported. `elsewhere`: function (unknown key, nearest known one) -> hint or
+    None."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model) or hint_for("name", f"`{where}`")
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
@@ -119,8 +120,8 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for a key that a component does not have: the types that have it, else the section that has
-    it; None if `near`, a similar key, is more likely."""
+    """Return a help line for the key `name`, which the component `model` does not have: the types of the table `known`
+    that have it, else the section that has it; None if `near`, a similar key, is more likely."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -134,7 +135,8 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """Values of a mapping that are read before pydantic gets the others. A name that is not in `given` has errors."""
+    """Values inside a mapping that are read one by one before pydantic reads the rest: sections and components. A name
+    in `names` that is not in `given` has errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}

@@ -98,7 +98,7 @@ class Recipe(NamedTuple):
     sections_of_packs: MappingABC[str, Section | None] = {}
 
     def section(self, name: str) -> Any:
-        """Return the section, or other top-level key, with this name."""
+        """Return the section, or the value of another top-level key, with this name."""
         return self.sections_of_packs[name] if name in self.sections_of_packs else getattr(self, name)
 
     @property

@@ -155,8 +155,8 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """Add `$defs/NAME`: a mapping in which the value of `key` selects one of the models; unknown keys are not
-        accepted. `own`: keys that the mapping has for every model."""
+        """Add `$defs/NAME`: a mapping in which the value of `key` (`type`) selects one of `models`; unknown keys are
+        not accepted. `own`: schema of the keys that the mapping has for every model."""
         self.definitions[name] = {}  # its place, should it hold itself
         branches = {}
         for kind, model in sorted(models.items()):

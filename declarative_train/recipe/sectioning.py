@@ -288,7 +288,8 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the valid selectors of a list `exclude`, and report the others. `name`: the entry with that list."""
+        """Return the valid selectors among `selectors`, the list `exclude` of start values, and report the others.
+        `name`: the entry of `model.weights` with that list."""
         found = []
         for place, selector in enumerate(selectors):
             try:

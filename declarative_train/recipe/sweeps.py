@@ -57,7 +57,7 @@ def _choice(key: str, node: Node) -> SweepChoice:
 
 
 def overlay(key: str, node: Node) -> Mapping:
-    """Return the nested mapping with one value at the dotted path `key`, to be merged over the recipe."""
+    """Return a mapping with `node` at the dotted path `key`, to be merged over the recipe."""
     placed = wrap_in_path(key, node)
     assert placed is not None
     return placed

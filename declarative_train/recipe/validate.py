@@ -51,8 +51,9 @@ def validate(
 
     `where`        name of the mapping in messages (default: its `type` in backticks)
     `at`           where missing keys are reported (default: its `type`, else its key or the mapping)
-    `leave`        keys that are not passed to the model, because `given` has their values, read elsewhere
+    `leave`        keys that are not read from the mapping: `given` has their values, unless these have errors
     `extra_known`  keys that are suggested for an unknown name in addition to the model's own
+    `given`        values that were read elsewhere, by key
     `elsewhere`    function that returns where an unknown name belongs; its second argument is the nearest known name
     """
     left = frozenset(leave)
@@ -132,7 +133,8 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Type of a field whose value pydantic does not read: a section or component, or a mapping or list of them."""
+    """Kind of value that a field of a section has if pydantic does not read it: a section or component (`model`), or a
+    mapping or list of them (`holder`)."""
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

@@ -76,7 +76,7 @@ class _OpenCollection:
 
 
 class Builder:
-    """Builder of one tree. `repairs`: offset -> original text of a part that the parsed text has as a row of `x`.
+    """Builder of one tree. `repairs`: offset -> original text of a part that the parsed text replaces by a row of `x`.
 
     The line and column numbers of the parser are used if they equal those of `lines`: the parsed text is the whole file
     as typed, without a byte order mark and without the additional line breaks of YAML 1.1.

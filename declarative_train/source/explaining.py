@@ -140,7 +140,7 @@ def _tokens(text: str) -> list[tuple[int, str, str]]:
 
 
 def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
-    """Return the span of `name` in the template: after a dot or in brackets (`after_dot`), or as a variable."""
+    """Return the span of `name` in the template: as a variable or, with `after_dot`, after a dot or in brackets."""
     tokens = [token for token in _tokens(scalar.text) if token[1] != "whitespace"]
     for before, (at, kind, word) in zip([(0, "", ""), *tokens], tokens, strict=False):
         dotted = before[2] == "."

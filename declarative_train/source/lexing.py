@@ -28,7 +28,8 @@ _PAIRS = {"[": "]", "{": "}", "(": ")"}
 
 
 def entry(line: str) -> tuple[str, str, int, str]:
-    """Return (indentation with dashes, key, column offset of the value, value without a comment) of a line."""
+    """Return the parts of a line: (indentation with dashes, key, column offset of the value, value without a
+    comment)."""
     found = _ENTRY.match(line)
     assert found is not None, "every part of the pattern is optional"
     return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])

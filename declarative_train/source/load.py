@@ -153,7 +153,8 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged files of `extends`, left to right; None if there are none that can be read."""
+        """Return the merged files that `extends` in `root` names, left to right; None if there are none that can be
+        read. `path`: the file with `root`; `stack`: as in `_tree`."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)
@@ -196,7 +197,7 @@ class _Loading:
         return _FileTree(None, None) if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
-        """Return the paths in `extends`, and report other values there."""
+        """Return the paths in the `extends` of `root`, and report its other values."""
         node = root.get("extends")
         if node is None or (isinstance(node, Scalar) and node.is_empty):
             return []

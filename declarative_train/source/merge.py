@@ -34,8 +34,8 @@ def _no_default(path: Path) -> str | None:
 
 
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one mapping is the short form of an entry (`loss`) and the other the long form (`losses`) without
-    that entry. Return False if `over` has only nulls, which just remove keys."""
+    """Return whether one of two mappings is the short form of an entry (`loss`) and the other the long form (`losses`)
+    without that entry. Return False if `over` has only nulls, which just remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -79,7 +79,7 @@ class MergeRules(NamedTuple):
         return node.with_entries(entries)
 
     def alternatives(self, path: Path, name: str) -> set[str]:
-        """Return the sibling keys that the key `name` of the mapping at `path` removes."""
+        """Return the keys that are removed from the mapping at `path` when a later file sets its key `name`."""
         return {
             str(other[-1])
             for group in self.exclusive

@@ -116,12 +116,12 @@ class Mapping:
         return self.with_entries([Entry(entry.key, new) for new, entry in zip(values, self.entries, strict=True)])
 
     def only(self, names: Container[str]) -> Mapping:
-        """Return a copy with only the entries whose key is in `names`."""
+        """Return a copy with only the entries whose keys are in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 
     def without(self, names: Container[str]) -> Mapping:
-        """Return a copy without the entries whose key is in `names`."""
+        """Return a copy without the entries whose keys are in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text not in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 

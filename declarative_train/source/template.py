@@ -101,14 +101,15 @@ class Templates:
 
 
 def _is_of_chats(entry: Entry) -> bool:
-    """Return whether an entry is a chat template, which is rendered for each dialogue and not when the recipe is read:
-    it has `{% %}` statements, which recipes do not have."""
+    """Return whether an entry of the recipe is a chat template: it has `{% %}` statements, which templates of recipes
+    do not have. Such a template is rendered for each dialogue, not when the recipe is read."""
     value = entry.value
     return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the node for a rendered value; the node and all nodes in it have the span of the template."""
+    """Return the node for `value`, the result of a template. The node and all nodes in it have the span `span`, and
+    `template` as the typed scalar."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):

@@ -29,7 +29,8 @@ def flow(value: object) -> str:
 
 
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
-    """Yield a mapping as YAML lines. A value below the second level is on one line if it is short."""
+    """Yield the lines of a mapping as YAML. A value below the second level is written on one line if it is short.
+    `depth`: level of the mapping, from 0."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))

@@ -35,7 +35,8 @@ class _Sequence(NamedTuple):
 
 
 class _ScopeFrame(NamedTuple):
-    """Graph (of the model or of a block), with the node of that block and the graph in which the node is."""
+    """Graph (of the model or of a block) during a search. `node`: the node with the block; `outer`: the frame of the
+    graph in which that node is; both None for the model."""
 
     scope: Scope
     node: BlockNode | None = None
@@ -83,8 +84,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer through which each position sees the whole sequence of the target, on a path from `wire` back to
-    that sequence; None if there is none."""
+    """Search from `wire` back to a value that has the rows of `target` one earlier. Return a layer on the way through
+    which each position sees the whole sequence, so that the model could copy the target; None if there is none."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -117,7 +118,7 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether the target has the same columns as `given`, one row later (next-token prediction)."""
+    """Return whether `given` has the columns and rows of the target, but one row earlier (next-token prediction)."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
@@ -196,8 +197,8 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer with results over height and width whose output, changed only element by element, is the value
-    at `wire`; else None."""
+    """Return the layer with results over height and width (such as `conv2d`) whose output reaches `wire` with at most
+    element-wise changes; None if there is none."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):

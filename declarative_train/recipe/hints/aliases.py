@@ -484,7 +484,7 @@ _OF_TIMM = re.compile(
 
 
 def hint_on_type(name: str, known: Collection[str]) -> str | None:
-    """Return what to write in place of a type that is not here; None if there is no hint."""
+    """Return what to write in place of the unknown type `name`; None if there is no hint. `known`: the known types."""
     if "timm" in known and _OF_TIMM.match(letters(name)):
         return f"`{{type: timm, name: {name}}}` is a model of the library timm"
     return NOT_BUILT.get(letters(name))

@@ -67,7 +67,8 @@ def propose(diagnostic: Diagnostic, text: str) -> Iterator[Proposal]:
 
 
 class _Site:
-    """Place of a diagnostic in a text, with the entries around it."""
+    """Place of a diagnostic in a text, with the entries around it. Its public methods yield the proposals of `propose`,
+    one method for each kind of mistake."""
 
     def __init__(self, diagnostic: Diagnostic, text: str) -> None:
         self.diagnostic, self.text = diagnostic, text
@@ -129,7 +130,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield one number of the message in place of another."""
+        """Yield edits that replace a number in the recipe that the message mentions by another number of the
+        message."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:
@@ -138,7 +140,8 @@ class _Site:
     # --- values -------------------------------------------------------------------------------------------------
 
     def change_value(self) -> Iterator[Proposal]:
-        """Yield other forms of the value, other units and names, and the values of its neighbours."""
+        """Yield edits that replace the value: by other forms of it, other units and names, and the values of its
+        neighbours."""
         for missing in re.findall(r"needs `(\w+)`", self.diagnostic.message)[:1]:
             yield from self._missing(missing)
         if self.entry is None:
@@ -175,7 +178,8 @@ class _Site:
             yield from (f"[{typed}]", f"{{type: {typed}}}")
 
     def _rename(self, entry: _Entry) -> Iterator[Proposal]:
-        """Yield names of nodes and fields in place of a name, first those that nothing else uses."""
+        """Yield edits that replace the value of `entry`, a name, by names of nodes and fields, first those that nothing
+        else uses."""
         if not isinstance(entry.node, Scalar) or not isinstance(entry.node.value, str):
             return
         for name in self._list_names():
@@ -189,7 +193,8 @@ class _Site:
         return sorted(found, key=lambda name: len(re.findall(rf"\b{re.escape(name)}\b", self.text)))
 
     def _missing(self, name: str) -> Iterator[Proposal]:
-        """Yield a neighbour renamed to the missing key, and the key with the name of a node or field."""
+        """Yield edits for the missing key `name`: rename a neighbour to it, or add it with the name of a node or
+        field."""
         inside = [each for each in self.entries if self.entry is not None and each.parent is self.entry.node]
         holder = inside or ([] if self.entry is None else [self.entry, *self._siblings(self.entry)])
         for each in holder:
@@ -202,7 +207,7 @@ class _Site:
     # --- places of entries --------------------------------------------------------------------------------------
 
     def _add(self, entry: _Entry, added: str) -> str:
-        """Return the text that adds an entry behind another one."""
+        """Return the text that, inserted behind `entry`, adds the entry `added` to its mapping."""
         if self._is_flow(entry):
             return f", {added}"
         return f"\n{' ' * (entry.key[0] - self._line_start(entry.key[0]))}{added}"
@@ -214,7 +219,8 @@ class _Site:
         return bool(self.text[self._line_start(entry.key[0]) : entry.key[0]].strip(" -"))
 
     def _remove(self, entry: _Entry) -> Edit | None:
-        """Return the edit that removes an entry; None if it is more than its key and what is below it."""
+        """Return the edit that removes an entry and what is below it; None if other text precedes the entry on its
+        line."""
         start, end = entry.key[0], max(entry.value[1], entry.key[1])
         if self._is_flow(entry):
             if after := re.compile(r"[ \t]*,[ \t]*").match(self.text, end):
@@ -236,7 +242,7 @@ class _Site:
         ]
 
     def unite(self) -> Iterator[Proposal]:
-        """Yield the edit that removes the second of two entries with one key, which is not in the tree."""
+        """Yield the edit that removes the second of two equal entries with one key (code Y003)."""
         if self.diagnostic.code != "Y003":
             return
         first = self.diagnostic.related[0].span
@@ -251,7 +257,7 @@ class _Site:
                 yield (removed,)
 
     def move(self) -> Iterator[Proposal]:
-        """Yield the entry moved to a section that has its key."""
+        """Yield edits that move the entry to a section that has its key."""
         entry = self.entry
         if entry is None or self.root is None or not isinstance(entry.node, Scalar):
             return
@@ -268,7 +274,7 @@ class _Site:
                 yield removed, (end, end, self._add(last[-1], f"{word}: {self._read(entry)}"))
 
     def remove(self) -> Iterator[Proposal]:
-        """Yield the removal of the entry, if it is on one line."""
+        """Yield the edit that removes the entry, if it is on one line."""
         entry = self.entry
         if entry is None or self.at not in (entry.key[0], entry.value[0]) or " needs `" in self.diagnostic.message:
             return
@@ -281,7 +287,7 @@ class _Site:
         return self.lines.offset(number, 1), self.lines.line(number)
 
     def indent(self) -> Iterator[Proposal]:
-        """Yield the line of the diagnostic, the next and the one above indented like lines near them."""
+        """Yield edits that indent the line of the diagnostic, the next or the one above like lines near them."""
         here = self.diagnostic.span.line
         near = [self.lines.line(number) for number in range(here - _NEAR, here + _NEAR)]
         widths = sorted({len(line) - len(line.lstrip()) for line in near if line.strip() and "\t" not in line})
@@ -297,7 +303,7 @@ class _Site:
                     yield ((start, start + own, " " * width),)
 
     def retype(self) -> Iterator[Proposal]:
-        """Yield corrections of signs on the line of the diagnostic: brackets, quotes, colons, commas."""
+        """Yield edits that correct signs on the line of the diagnostic: brackets, quotes, colons, commas."""
         spans = (self.diagnostic.span, *(each.span for each in self.diagnostic.related))
         for number in dict.fromkeys((spans[0].line, spans[0].line - 1, *(each.line for each in spans))):
             start, whole = self._line(number)
@@ -328,7 +334,7 @@ class _Site:
 
 
 def apply(text: str, proposal: Proposal) -> str | None:
-    """Return the text after an edit; None if its parts overlap."""
+    """Return the text after the edits of a proposal; None if they overlap."""
     parts = sorted(proposal)
     if any(one[1] > other[0] for one, other in pairwise(parts)):
         return None

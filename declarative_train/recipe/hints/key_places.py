@@ -16,8 +16,9 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line that names the sections with the key `name`; None if there are none, or if `name` is more
-    likely a misspelling of `near`. It reads every optimizer, which is slow, so call it only for errors."""
+    """Return a help line for the unknown key `name`: the sections that have it, or its name in recipes; None if there
+    are none, or if `name` is more likely a misspelling of the known key `near`. It reads every optimizer, which is
+    slow, so call it only for errors."""
     from difflib import SequenceMatcher  # which only mistakes need
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
@@ -74,7 +75,8 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 
 def home_in_axes(name: str, near: str | None) -> str | None:
-    """Return a help line for an unknown key inside `parallelism`, or None if there is nothing to suggest."""
+    """Return a help line for the unknown key `name` inside `parallelism`; None if there is nothing to suggest. `near`:
+    the known key that is nearest."""
     if name in ("mode", "type", "strategy"):
         return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
     if name == "data_parallel":

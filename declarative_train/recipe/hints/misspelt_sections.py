@@ -34,6 +34,6 @@ def _is_of(section: str, entry: Entry) -> bool:
 
 
 def is_misspelt(section: str, root: Mapping) -> bool:
-    """Return whether an unknown top-level key resembles the name of this section."""
+    """Return whether the recipe has an unknown top-level key whose name resembles that of `section`."""
     unknown = (entry.name for entry in root if entry.name not in Top.model_fields)
     return any(nearest(name, Top.model_fields) == section for name in unknown)

@@ -252,7 +252,8 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of its possible forms; the message names the forms."""
+    """Return the diagnostic for a value that has none of its possible forms; the message names the forms. `problems`:
+    the error of each form. `where`: name of the mapping, if the value has no key."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -288,7 +289,8 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """Return `min | max` for a key whose value must be one of a few words, else ""."""
+    """Return the words that the key `name` of the mapping at `path` in `model` may have, as `min | max`; "" if it
+    accepts other values."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:

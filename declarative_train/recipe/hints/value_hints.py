@@ -67,7 +67,8 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """Return a hint, or none, for the wrong value of `key`. `kind`: pydantic's name of the expected type."""
+    """Return a hint for the wrong value of `key`; an empty ValueHint if there is none. `kind`: pydantic's name of the
+    expected type, or of the error."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
@@ -94,7 +95,8 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """Return a hint for a number that YAML reads as text: a percentage, a thousands separator, a suffix, a formula."""
+    """Return a hint for a number that YAML reads as text: a percentage, a thousands separator, a suffix, a formula.
+    `kind`: as in `value_hint`. `is_share`: the key may be a share, so that 5% is 0.05."""
     if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:

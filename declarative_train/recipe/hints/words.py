@@ -19,14 +19,15 @@ def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
 
 
 def _as_type(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence about the type that corresponds to a class of another library, or about a way to do without it;
-    None if there is neither."""
+    """Return a sentence about a class of another library: the type that corresponds to it, or how to do without it;
+    None if there is neither. `names`: all component types."""
     here, letters = aliases.type_here(word, names), aliases.letters(word)
     return f"its name here is `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
 
 
 def _elsewhere(word: str) -> str | None:
-    """Return a sentence about the equivalent of another tool's word; None if there is none."""
+    """Return a sentence about another tool's word: its name in the recipe language, or what to do without it; None if
+    the word is unknown."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"its name here is `{key}`, {rest}"

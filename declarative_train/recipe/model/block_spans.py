@@ -50,8 +50,8 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return `rendered`, in which each value that a template computed from one block parameter gets the span of that
-    parameter."""
+    """Return the rendered node with other spans: a value that a template computed from one block parameter gets the
+    span of that parameter. `written`: the node before rendering; `spans`: by parameter."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):

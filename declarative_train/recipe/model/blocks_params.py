@@ -137,9 +137,9 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return the values of the block parameters for the block's templates; None if there are errors. `given`: the
-    node's own keys, rendered. `present`: names of all its keys. `at`: span at which missing parameters are reported. A
-    default may be a template that reads earlier parameters."""
+    """Return the values of the parameters `params` of a block, for the block's templates; None if there are errors.
+    `given`: the node's own keys, rendered. `present`: names of all its keys. `at`: span at which missing parameters are
+    reported. `shipped`: the block is one of dtrain's. A default may be a template that reads earlier parameters."""
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that are there under another name
     for entry in given:

@@ -171,7 +171,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _say(self, found: Iterable[Diagnostic]) -> bool:
-        """Collect diagnostics; return whether one of them is an error."""
+        """Collect diagnostics, and return whether one of them is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -193,8 +193,9 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """Return the expanded graph of the model or of a block; None if it has an error. `used`: names of the nodes
-        that are read from outside; None if unknown."""
+        """Return the expanded graph of the model or of a block; None if it has an error. `outputs`: its outputs, name
+        -> reference. `used`: names of the nodes that are read from outside; None if unknown. `readers`: what could read
+        them, for messages about unused nodes."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -234,7 +235,8 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """Yield the node for an entry of the graph, or all copies of it; yield None last if there was an error."""
+        """Yield the node for an entry of the graph, or all its copies for a `repeat`; an item is None if the node has
+        an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -308,8 +310,9 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the param of a shipped block that the recipe gives at `span` and `field` reads. All params of a
-        published model have one span: then the text of the field decides."""
+        """Return the block parameter whose value, given at `span` in the recipe, the key `field` of a node in a shipped
+        block has; None if unclear. All parameters of a published model have one span: then the text of the key
+        decides."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -318,7 +321,8 @@ class _Expander:
         return names[0] if len(names) == 1 else None
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the expanded graph of the block that a node has as `type`."""
+        """Return the expanded graph of the block that a node has as `type`; None if it has an error. `fields`: the
+        node's keys for the block. `bound`: inputs that are connected. `frame`: the graph with the node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}
@@ -406,9 +410,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return how copies of a `repeat` are connected: input of a copy -> output of the copy before. The first input
-    reads the output of the same name, else the first output; another input reads the output of its own name, if there
-    is one."""
+    """Return {input of a copy: output of the copy before it} for the copies of a `repeat`. The first input (`first`)
+    reads the output of the same name, else the first output; another input is connected only if there is an output of
+    its name."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -14,7 +14,8 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
     """Return the graph with the path `prefix` + name set in every node, and the `parameters` of its blocks, inner
-    blocks first."""
+    blocks first. `opened`: for each expanded block, by `id` of its graph, its definition and the variables of its
+    templates."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:

@@ -125,8 +125,8 @@ NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
 def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """Return the draft if it is a layer or block; for a `reuse` node, the draft of the node that it calls again; else
-    None."""
+    """Return the layer or block that a draft calls: the draft itself or, for a `reuse` node, the one that it calls
+    again; None for any other draft."""
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
 
@@ -138,8 +138,8 @@ def counts_only(draft: NodeDraft) -> bool:
 
 
 class EntryReader:
-    """Reader of the entries of a `graph`. `found`: the diagnostics. `names`: the variables that templates may use,
-    except `index`."""
+    """Reader of the entries of a `graph`, which makes a draft of each. `found`: the diagnostics. `names`: the variables
+    that templates may use, except `index`."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ _REFERENCE = re.compile(
 
 
 def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagnostic | None:
-    """Return the error for a name in the recipe that is not valid, or None. `what`: the thing that is named ("a
-    node")."""
+    """Return the error for an invalid or reserved name in the recipe; None if it is valid. `what`: the thing that is
+    named ("a node"), for the message."""
     if not isinstance(key.value, str) or not is_name(key.text):
         return bad_name(key.span, key.text, what)
     return reserved_name(key.span, key.text, what) if key.text in reserved else None
@@ -132,9 +132,9 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return the reference for each connected input of a node, by name; inputs of a variadic port are called `NAME.0`,
-    `NAME.1`, ... `above`: the node above, to which the first input is connected if nothing is written. See
-    `open_required` for required inputs that are not connected."""
+    """Return the reference for each connected input of a node, by name, and errors; inputs of a variadic port are
+    called `NAME.0`, `NAME.1`, ... `kind`: the node's type, for messages. `above`: the node above, to which the first
+    input is connected if nothing is written. See `open_required` for required inputs that are not connected."""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):

@@ -66,7 +66,8 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model from which a node has its sizes: its folder and its configuration, each None if there is none."""
+    """Published model that decides the sizes of a node. `folder`, `config`: its folder and its configuration, None if
+    there is none."""
 
     folder: str | None = None
     config: dict[str, object] | None = None
@@ -137,7 +138,8 @@ def num_nodes(scope: Scope) -> int:
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph on which the nodes `names` depend. A name that is not a node counts as an input."""
+    """Return the inputs of a graph on which the nodes with these names depend. A name that is not a node is itself an
+    input."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:

@@ -215,8 +215,8 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check the reference `edge` of a node and record that the node reads it; return False if nothing can be read
-        there."""
+        """Check the reference that node `reader` has for its input `key`, and record what the node reads. Return False
+        if nothing can be read there."""
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
             self.diagnostics.append(problem)
@@ -230,8 +230,8 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether a node may read an input of the block that is not connected: only an optional input, or a
-        switched-off node, may. Otherwise report it."""
+        """Return whether a node may read an input of the block that is not connected: yes, if its own input `key` is
+        optional or the node is switched off. Otherwise report it."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -239,7 +239,8 @@ class Wiring:
         return False
 
     def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
-        """Return the error of a reference, or None if it is correct."""
+        """Return the error of a reference; None if it is correct, or refers to a node with an error that is reported
+        already. `reader`: the node with the reference, None for one outside of the graph."""
         if edge.name in self.around.inputs and edge.name not in self.drafts:
             outputs = self.around.field_outputs.get(edge.name, ())
             if edge.copy is None and not edge.below and edge.output in (None, *outputs):
@@ -294,7 +295,8 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire for a correct reference; None for an optional input of the block that is not connected."""
+        """Return the wire for a correct reference; for a switched-off node, that of its first input. None for an
+        optional input of the block that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -364,7 +366,8 @@ class Wiring:
 
     def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
         """Return the names of the nodes on which none of the nodes `used` depends, and diagnostics about them; no
-        diagnostic for a node that a switched-off node reads, because another copy uses it."""
+        diagnostic for a node that a switched-off node reads, because another copy of the block uses it. `readers`: what
+        could read the nodes, for the message."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}
