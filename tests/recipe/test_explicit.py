@@ -239,3 +239,16 @@ def test_the_number_of_the_language_is_in_the_plan_and_in_show(
     assert compiled(str(path)).fingerprint == plan.fingerprint
     assert main(["show", str(path)]) == 0
     assert re.search(r"^language +1 +# .*r\.yaml:1$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.packs
+def test_losses_on_answers_are_written_out_as_expressions(capsys: pytest.CaptureFixture[str]) -> None:
+    """A comment at the end has a line for each expression of such a block, with its params; a model is left out."""
+    assert main(["show", "--explicit", str(ROOT / "recipes" / "gallery" / "dpo_chat.yaml"), "--set",
+                 "model.graph.dpo.label_smoothing=0.1"]) == 0  # fmt: skip
+    comment = capsys.readouterr().out.partition("\n#\n")[2]
+    titles = [line for line in comment.splitlines() if not line.startswith("#  ") and line != "#"]
+    assert [title.partition("(")[0] for title in titles] == ["# sequence_log_likelihood", "# dpo"]
+    assert "dpo(chosen, rejected, chosen_reference, rejected_reference) with beta: 0.1, label_smoothing: 0.1" in comment
+    assert "#   apart: 0.1 * ((chosen - chosen_reference) - (rejected - rejected_reference))\n" in comment
+    assert "#   each: -0.9 * log_sigmoid(apart) - 0.1 * log_sigmoid(-apart)\n" in comment

@@ -15,6 +15,7 @@ from declarative_train.app.views.graph import HEAD, graph_rows, graph_table
 from declarative_train.core.machine import own_version
 from declarative_train.core.secrets import masked
 from declarative_train.recipe.flat_values import Leaf
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.document import Document
 from declarative_train.source.writing import lines
@@ -75,7 +76,34 @@ def explicit_text(path: str, recipe: Recipe) -> str:
     found = read_recipe(path, texts={path: text}).diagnostics
     if codes := sorted({each.code for each in found if not each.is_error}):
         head += f"# dtrain: ignore-file[{', '.join(codes)}]\n"
-    return head + text
+    return head + text + "".join(f"# {line}".rstrip() + "\n" for line in formula_lines(recipe.model.scope))
+
+
+def formula_lines(scope: Scope) -> list[str]:
+    """Return the expressions of the shipped blocks in the model that have no layers, such as losses on answers: a title
+    for each block and its params, then a line for each node with the params' values."""
+    from declarative_train.recipe.model.blocks import list_shipped
+
+    shipped, found = frozenset(list_shipped()), dict[str, list[str]]()
+    for node in scope.nodes:
+        if isinstance(node, BlockNode) and node.block in shipped and (formulas := _formulas(node.scope)):
+            given = ", ".join(f"{name}: {value}" for name, value in node.params.items())
+            title = f"{node.block}({', '.join(node.scope.inputs)})" + (f" with {given}" if given else "")
+            found[title] = ["", f"{title}, in the language:", *(f"  {line}" for line in formulas)]
+    return [line for each in found.values() for line in each]
+
+
+def _formulas(scope: Scope, prefix: str = "") -> list[str]:
+    """Return a line for each expression of a block without layers; [] for any other block."""
+    found = []
+    for node in scope.nodes:
+        if isinstance(node, ExpressionNode):
+            found.append(f"{prefix}{node.name}: {' '.join(node.scalar.text.split())}")
+        elif isinstance(node, BlockNode) and (inner := _formulas(node.scope, f"{prefix}{node.name}.")):
+            found += inner
+        else:
+            return []
+    return found
 
 
 def list_values(found: Iterable[Leaf]) -> str:
