@@ -76,13 +76,25 @@ def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
     return CsvDataset.from_data(found), _not_empty(path, table)
 
 
+_WITH_PANDAS = "with pandas: `pd.read_{}(FILE).to_parquet(...)`"
+_SHEET = ("a spreadsheet", "save it as `CSV UTF-8`, or " + _WITH_PANDAS.format("excel"))
+_OTHER_PROGRAMS = {  # ending -> what the file is, what to do
+    **dict.fromkeys(("xlsx", "xls", "ods"), _SHEET),
+    **dict.fromkeys(("pkl", "pickle"), ("a pickle", _WITH_PANDAS.format("pickle"))),
+    "json": ("a JSON document", "JSON lines (.jsonl) are read; " + _WITH_PANDAS.format("json")),
+    "dta": ("a file of Stata", _WITH_PANDAS.format("stata")),
+    "sav": ("a file of SPSS", _WITH_PANDAS.format("spss")),
+    **dict.fromkeys(("h5", "hdf5"), ("an HDF5 file", _WITH_PANDAS.format("hdf"))),
+}
+
+
 def _kind(path: str) -> type[Dataset]:
     plain = path.rpartition(".")[0] if packing(path) else path
     ending = plain.rpartition(".")[2].lower()
     if ending not in _ENDINGS:
-        if ending in ("xlsx", "xls", "ods"):
-            hint = "save it as `CSV UTF-8`, or with pandas: `pd.read_excel(FILE).to_parquet(...)`"
-            raise UnusableError(f"{format_path(path)} is a spreadsheet, which is not read", hint, is_word=True)
+        if ending in _OTHER_PROGRAMS:
+            what, hint = _OTHER_PROGRAMS[ending]
+            raise UnusableError(f"{format_path(path)} is {what}, which is not read", hint, is_word=True)
         hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, text files also with .gz, .bz2 or .zst"
         raise UnusableError(f"{format_path(path)}: its name does not tell the format", hint, is_word=True)
     return _ENDINGS[ending]

@@ -19,7 +19,7 @@ from declarative_train.tools.first_recipe.opening import UnusableError
 from declarative_train.tools.first_recipe.picture_files import PictureFiles, look_at
 from declarative_train.tools.first_recipe.sizes import fractions_for
 from declarative_train.tools.first_recipe.target import TargetColumn, read_target
-from declarative_train.tools.first_recipe.text import comment, quote
+from declarative_train.tools.first_recipe.text import comment, list_commands, quote
 
 LABEL = "label"
 PUBLISHED = ("timm/resnet50.a1_in1k", "timm/resnet34.a1_in1k", "timm/resnet18.a1_in1k")
@@ -78,8 +78,12 @@ class PictureRecipe:
         yield from comment(f"A first recipe for {format_count(self.files.number, 'picture')}, made by: {self.command}")
         seen = "" if self.files.are_all_read else f" ({self.files.looked_at} of them were read)"
         yield from comment(f"They are {self.files.in_words()}{seen}. Every choice is a guess; change it as you like.")
-        yield f"#   dtrain data show {self.path} --pictures sheet.png   see what the model sees"
-        yield f"#   dtrain run {self.path}"
+        yield from list_commands(
+            (f"data show {self.path} --pictures sheet.png", "see what the model sees"),
+            (f"run {self.path}", "train"),
+            (f"evaluate runs/{self.name}", "show what it learned"),
+            (f"predict runs/{self.name} FOLDER -o answers.csv", "answers for a folder of new pictures"),
+        )
         yield f"language: {LANGUAGES[-1]}"
         yield f"name: {self.name}"
         yield "seed: 0"

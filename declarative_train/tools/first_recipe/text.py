@@ -73,12 +73,13 @@ class FirstRecipe:
         rows = f"{format_count(self.num_rows, 'row')}, {format_count(len(self.columns) + 1, 'column')}"
         yield from comment(f"A first recipe for {where} ({rows}), made by: {self.command}")
         yield "# Every choice is a guess, with its reason; change it as you like."
-        for word, does in (
-            ("lint", "find mistakes, before anything starts"),
-            ("run", "train"),
-            ("plan", "show the plan"),
-        ):
-            yield f"#   {f'dtrain {word} {self.path}':<{len(self.path) + 14}}{does}"
+        yield from list_commands(
+            (f"lint {self.path}", "find mistakes, before anything starts"),
+            (f"plan {self.path}", "show the plan"),
+            (f"run {self.path}", "train"),
+            (f"evaluate runs/{self.name}", "show what it learned"),
+            (f"predict runs/{self.name} NEW_ROWS -o answers.csv", "answers for a file of new rows"),
+        )
         yield f"language: {LANGUAGES[-1]}"
         yield f"name: {self.name}"
         yield f"seed: {self.seed}"
@@ -288,6 +289,12 @@ class FirstRecipe:
 
 def vector_width(num_words: int) -> int:
     return min(32, max(2, (min(num_words, MOST_WORDS) + 1) // 2))
+
+
+def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
+    """Yield comment lines of commands, each with what it does, aligned."""
+    width = max(len(line) for line, _ in lines)
+    yield from (f"#   dtrain {line:<{width}}   {does}" for line, does in lines)
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
