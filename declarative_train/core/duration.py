@@ -60,9 +60,9 @@ class Duration:
     ) -> int:
         """Return the duration in optimizer steps, rounded up, at least 1.
 
-        `num_steps` is the length of the run (for `%`). Raises ValueError if the unit cannot be converted: minutes and
-        hours, `%` of a run of unknown length, tokens of samples without tokens.
-        """
+        `num_steps`: the length of the run (for `%`), None if unknown. `tokens_per_sample`: None for samples without
+        tokens. Raises ValueError if the unit cannot be converted: minutes and hours, `%` of a run of unknown length,
+        tokens of samples without tokens."""
         exact = self.exact_steps(
             steps_per_epoch=steps_per_epoch,
             global_batch_size=global_batch_size,
@@ -74,7 +74,8 @@ class Duration:
     def exact_steps(
         self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
     ) -> float:
-        """Return the duration in optimizer steps as a fraction, before `steps` rounds it up."""
+        """Return the duration in optimizer steps as a fraction, before `steps` rounds it up. Arguments and exceptions
+        are those of `steps`."""
         if self.unit == "steps":
             exact = self.value
         elif self.unit == "epochs":

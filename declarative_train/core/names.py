@@ -27,7 +27,7 @@ def is_name(text: str) -> bool:
 
 
 def check_unique_names(names: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the names unchanged. Raises ValueError if one of them is repeated."""
+    """Return the names unchanged; None if there are none. Raises ValueError if one of them is repeated."""
     again = next((name for position, name in enumerate(names or ()) if name in (names or ())[:position]), None)
     if again is not None:
         raise ValueError(f"`{again}` is listed twice: list it once")

@@ -38,7 +38,8 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Everything that a package adds to dtrain. Every field is optional. Addresses are texts `package.module:name`."""
+    """Everything that a package adds to dtrain: rows of tables, keys, checks, commands and hooks. Every field is
+    optional and has its own description. Addresses are texts `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type. Of

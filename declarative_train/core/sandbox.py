@@ -165,8 +165,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(super().call_binop(context, operator, left, right))
 
     def _check_growth(self, name: str, given: Sequence[Any]) -> None:
-        """Raise TooCostly if the function `name`, which repeats or pads a text, would return a text that is too
-        long."""
+        """Raise TooCostly if the function `name` would return a text that is too long for the arguments `given`. Only
+        functions that repeat, join or pad a text can do so."""
         if name in _PADS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
             raise _too_wide()
         if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):

@@ -81,7 +81,7 @@ class Ranks(Collective):
         return end
 
     def max(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise maximum over the ranks."""
+        """Return the elementwise maximum of a tensor over the ranks."""
         greatest = tensor.clone()
         distributed.all_reduce(greatest, distributed.ReduceOp.MAX, group=self.group)
         return greatest
@@ -126,7 +126,7 @@ class Ranks(Collective):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
-        """Return (number of rows on each rank, a dtype that can represent the rows of all ranks)."""
+        """Return (number of rows of the `tensor` of each rank, a dtype that can represent the tensors of all ranks)."""
         mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         distributed.all_gather(parts, mine, group=self.group)

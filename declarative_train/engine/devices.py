@@ -111,7 +111,8 @@ def _processes(layout: LayoutPlan) -> str:
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
-    """Return the failure for missing GPUs; its message names the visible GPUs and how to change the layout."""
+    """Return the failure for missing GPUs; its message names the visible GPUs on the machine (`where`) and how to
+    change the layout."""
     named = {*layout.devices, *layout.rank_devices}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
@@ -164,8 +165,8 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the torch device of a rank. `index`: replaces the index in the plan, for a rank that does not see the same
-    GPUs as the others."""
+    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: replaces the index in the plan, for a rank
+    that does not see the same GPUs as the others."""
     import torch
 
     if kind == "mps":
@@ -182,8 +183,8 @@ def exact_device(device: torch.device) -> torch.device:
 
 
 def threads_per_rank(num_local_ranks: int) -> int:
-    """Return the number of CPU threads per rank: OMP_NUM_THREADS, otherwise the machine's cores divided by its
-    ranks."""
+    """Return the number of CPU threads per rank: OMP_NUM_THREADS, otherwise the machine's cores divided by the number
+    of ranks on it."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)

@@ -117,7 +117,8 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error on this rank. `step`: the current optimizer step, None before the first."""
+    """Return the report of an error on this rank. `stage`: its pipeline stage, None without a pipeline. `step`: the
+    current optimizer step, None before the first. `run_dir`: as for `explain`."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _cause(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
@@ -160,14 +161,14 @@ def write_failure(directory: Path, failure: Failure) -> bool:
 
 
 def write_reason(directory: Path, why: str) -> None:
-    """Write why a run failed, if no rank can report it."""
+    """Write to a file in `directory` why a run failed, if no rank can report it."""
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / REASON).write_text(why, encoding="utf-8")
 
 
 def read_reason(directory: Path) -> str | None:
-    """Return why a run failed, None if there is no report."""
+    """Return why a run failed, as `write_reason` wrote it to `directory`; None if there is no such file."""
     with suppress(OSError):
         return (directory / REASON).read_text(encoding="utf-8")
     first = next(iter(read_failures(directory)), None)
@@ -177,8 +178,8 @@ def read_reason(directory: Path) -> str | None:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """Return the reports of all ranks: first, in order of time, ranks that failed themselves, then ranks that failed
-    because of another rank."""
+    """Return the reports of all ranks in `directory`: first, in order of time, ranks that failed themselves, then ranks
+    that failed because of another rank."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -295,8 +296,9 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is th
 
 
 def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks without a report, if all other ranks report that they lost a connection;
-    otherwise None. Such a rank hangs or was killed, so it is the cause, and the ranks that waited for it are not."""
+    """Return a sentence that names the ranks without a report in `failures`, if all other ranks report that they lost a
+    connection; otherwise None. A rank without a report hangs or was killed, so it is the cause, and the ranks that
+    waited for it are not."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

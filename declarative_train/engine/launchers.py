@@ -47,7 +47,8 @@ def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return the launcher that started this rank. torchrun within a Slurm step counts as torchrun."""
+    """Return the launcher that started this rank, by the environment variables. torchrun within a Slurm step counts as
+    torchrun."""
     if OF_TORCH.local_rank in environment:
         return OF_TORCH
     return next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), OF_TORCH)
@@ -68,7 +69,8 @@ def first_host(environment: Mapping[str, str]) -> str:
 
 
 def port_of_step(environment: Mapping[str, str]) -> int:
-    """Return a port number that is the same on every rank of a Slurm step and differs between steps."""
+    """Return a port number for a Slurm step, computed from its environment variables: the same on every rank, different
+    between steps."""
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return FIRST_PORT + (job * 31 + step) % NUM_PORTS
 

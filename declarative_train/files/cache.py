@@ -58,7 +58,8 @@ def cache_folder(kind: str) -> str | None:
 
 
 def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
-    """Return the path of the cache entry for `parts`; it may not exist yet. None if there is no cache folder."""
+    """Return the path of the cache entry for `parts`, everything that the entry depends on; the entry may not exist
+    yet. `kind`: its subfolder; `ending`: the end of its name. None if there is no cache folder."""
     folder = cache_folder(kind)
     if folder is None:
         return None
@@ -81,14 +82,14 @@ def load(place: str | None) -> Any:
 
 
 def mark_used(place: str) -> None:
-    """Set the access time of an entry; entries with the oldest access are deleted first. The modification time stays,
-    because readers use it to detect changes."""
+    """Record that the entry at `place` was used, by its access time; entries with the oldest access are deleted first.
+    The modification time stays, because readers use it to detect changes."""
     with suppress(OSError):
         os.utime(place, ns=(time.time_ns(), os.stat(place).st_mtime_ns))
 
 
 def save(place: str | None, data: object) -> None:
-    """Write data to a cache entry as JSON. If it cannot be written, do nothing."""
+    """Write data as JSON to the cache entry at `place`. If that is None or cannot be written, do nothing."""
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"

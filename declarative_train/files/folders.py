@@ -94,8 +94,8 @@ def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
 
 
 def list_remote(root: str, endings: Collection[str]) -> Iterator[str]:
-    """Yield the paths that `files_below` would yield for a local folder, for the remote folder `root`. Raises
-    SourceError."""
+    """Yield the paths of files with these `endings` below the remote folder `root`, unsorted, as `files_below` does for
+    a local folder. Raises SourceError."""
     for name in list_files(root.rstrip("/")):
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden and os.path.splitext(name)[1].lower() in endings:

@@ -81,8 +81,8 @@ def skips_bad_rows() -> bool:
 
 @contextmanager
 def skip_bad_rows(skips: bool) -> Iterator[None]:
-    """Set whether sources that are opened in the `with` block leave out rows that cannot be parsed
-    (`data.on_bad_row`)."""
+    """Set within the `with` block whether sources that are opened in it leave out rows that cannot be parsed: as the
+    recipe's `data.on_bad_row` says."""
     token = _SKIPS.set(skips)
     try:
         yield

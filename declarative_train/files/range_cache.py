@@ -234,7 +234,8 @@ def _head(handle: int) -> list[int]:
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Append grains (number -> bytes) to a segment file. Raises OSError."""
+    """Append grains to the open segment file `handle`, and write its head. `grains`: their numbers; `content`: {number:
+    bytes}. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)

@@ -55,8 +55,10 @@ DATA = "data"  # the name of a set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `values`: the loss and the recipe's metrics, named `<set>/<name>` as in the log.
-    `logged`: the values that the run itself logged for this set and step; {} if it did not evaluate then."""
+    """Result of an evaluation. `trained`: name of the model; `num_samples`: number of samples that were evaluated.
+    `values`: the loss and the recipe's metrics, named `<set>/<name>` as in the log. `reports`: one for each output with
+    a known meaning. `logged`: the values that the run itself logged for this set and step; {} if it did not evaluate
+    then."""
 
     trained: str
     step: int
@@ -70,7 +72,8 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """The trained model's value of the metric that the comparison with simple models uses."""
+        """The trained model's value of the metric that the comparison with simple models uses; None without a
+        comparison."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}
@@ -101,10 +104,11 @@ def evaluate(
     (`set_name`; default: the first set that the run evaluated).
 
     `max_samples`: evaluate only the samples that the run would evaluate with this `evaluation.max`; without it, a
-    notice says whether the run's own evaluations were limited. `ranks`: the number of processes that share the batches;
-    the batches are the same for any number. `compare`: also fit simple models to the training rows and evaluate them on
-    the same rows, if a pack has simple models for this kind of data. Raises UsageError, InputError, DataError and
-    RunFailure."""
+    notice says whether the run's own evaluations were limited. `num_worst`: number of worst samples in a report.
+    `batch_size`, `device`: as for `batch_rows` and `device_for`. `ranks`: the number of processes that share the
+    batches; the batches are the same for any number. `compare`: also fit simple models to the training rows and
+    evaluate them on the same rows, if a pack has simple models for this kind of data. Raises UsageError, InputError,
+    DataError and RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -148,7 +152,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate this rank's part of the samples. On rank 0, the reports of the result cover all samples."""
+    """Evaluate this rank's part of the samples. On rank 0, the reports of the result cover all samples. Arguments are
+    those of `evaluate`; `ranks`: the processes that share the samples."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -185,7 +190,7 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Return on rank 0 its gatherers, with the sums of all other ranks added."""
+    """Return on rank 0 the gatherers of this rank, with the sums and worst samples of all other ranks added."""
     if ranks.size == 1:
         return gathered
     from torch import distributed

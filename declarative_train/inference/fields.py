@@ -83,7 +83,7 @@ def columns_of_folder(data: DataSpec) -> dict[str, str]:
 
 
 def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
-    """Return the named columns, unchanged; columns of a csv are text."""
+    """Return the columns `names` of a chunk as an Arrow table, unchanged; columns of a csv are text."""
     import pyarrow as pa
 
     def array(values: Any) -> Any:
@@ -255,7 +255,8 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
 
 
 def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
-    """Convert text to integers if all values are integers, otherwise to floats, otherwise to bool."""
+    """Convert the texts of the column `name` to integers if all are integers, otherwise to floats, otherwise to bool.
+    `decimal`: the decimal point of floats."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

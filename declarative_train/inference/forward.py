@@ -42,7 +42,8 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """Return the outputs (N, ...) by name, for fields (N, ...) by name. `start`: the number of the first row."""
+        """Return the outputs (N, ...) by name. `values`: the fields (N, ...) by name. `start`: the number of the first
+        row in the whole input, on which drawn random numbers depend."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
         with torch.inference_mode(), self._run_precision():
@@ -73,8 +74,8 @@ class Forward:
 
 
 def drawing(graph: Graph, prefix: str = "") -> list[str]:
-    """Return the paths of the nodes that draw random numbers even in evaluation: expressions such as
-    `randn_like(mu)`."""
+    """Return the paths of the nodes that draw random numbers even in evaluation: expressions such as `randn_like(mu)`.
+    `prefix`: text before the names of the graph's nodes in a path."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
@@ -85,8 +86,9 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """Return the torch device for a user's choice. `auto`: a GPU if the run used one and this machine has one,
-    otherwise the CPU. Raises UsageError for a device that does not exist."""
+    """Return the torch device that a user chose (`wanted`, such as `cuda:1`). `auto`: a GPU if the run used one and
+    this machine has one, otherwise the CPU; `rank`: process number, by which several processes get different GPUs.
+    Raises UsageError for a device that does not exist."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)
@@ -110,7 +112,7 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
     """Return the number of rows per batch: `wanted`; if that is None, the batch size of the run's evaluations, or more
-    if rows are small."""
+    if rows are small. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

@@ -62,7 +62,7 @@ class Input:
         self.files, self.decimal = tuple(files), decimal
 
     def read(self, columns: Sequence[str]) -> Iterator[InputChunk]:
-        """Read all rows. Yield one chunk for each piece. Raises InputError."""
+        """Read these columns of all rows. Yield one chunk for each piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
 

@@ -35,8 +35,9 @@ _USER_ERRORS: tuple[type[Exception], ...] = (
 
 
 def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
-    """Call `act` in `num` processes and return the result of rank 0. `act` gets the process group as `Ranks`. Raises
-    the first exception of a process, and RunFailure if a process died."""
+    """Call `act` in `num` processes and return the result of rank 0. `act` gets the process group as `Ranks`.
+    `device_kind`: cpu or cuda; it decides whether processes may be forked. Raises the first exception of a process, and
+    RunFailure if a process died."""
     method = start_method(device_kind)
     context = multiprocessing.get_context(method)
     threads = threads_per_rank(num)
@@ -62,7 +63,8 @@ def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
 
 
 def _collect(pipes: list[Connection], num: int) -> Any:
-    """Wait for all ranks and return the value of rank 0. Raises the first error that a rank sends."""
+    """Wait for the results of all ranks, each in its pipe, and return the value of rank 0. Raises the first error that
+    a rank sends."""
     found: dict[int, Any] = {}
     left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
     while left:

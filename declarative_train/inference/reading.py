@@ -83,7 +83,9 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Return the rows of files whose format (`kind`) has a table class. Raises InputError."""
+    """Open files whose format (`kind`) has a table class, and return their rows as an Input. `paths`: as the user gave
+    them, for the table class; `files`: the files that they match. `source`, `title`, `names`: as in `open_input`.
+    Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:

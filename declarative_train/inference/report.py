@@ -20,8 +20,9 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `loss`: the negative log-probability of the target class, or the distance to the
-    target in the target's unit."""
+    """Sample with a large error. `place`: its file and row, as text; `row`: values of its columns. `loss`: the negative
+    log-probability of the target class, or the distance to the target in the target's unit. `probability`: of the
+    predicted class, None for numbers."""
 
     place: str
     loss: float
@@ -33,8 +34,9 @@ class WorstSample:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on one output. `confusion[i][j]`: the number of items of class i that were predicted as class j. `points`:
-    some pairs (target, predicted), for drawing."""
+    """Report on one output. `kind`: class, yes_no or number. `confusion[i][j]`: the number of items of class i that
+    were predicted as class j. `residuals`: statistics of prediction - target, for numbers. `worst`: the samples with
+    the largest errors. `points`: some pairs (target, predicted), for drawing."""
 
     name: str
     kind: str

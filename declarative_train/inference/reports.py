@@ -54,8 +54,8 @@ class Gatherer(ABC):
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """Add one batch. Rows after the first `num_rows` are padding. `origins`: function (row) -> file and row that it
-        comes from."""
+        """Add one batch. `values`: outputs and fields by name; rows after the first `num_rows` are padding. `origins`:
+        function (row) -> file and row that it comes from."""
 
     @abstractmethod
     def report(self) -> Report: ...
@@ -74,7 +74,8 @@ class Gatherer(ABC):
         self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Return (output, target, which items count) for a batch, on the CPU; the last is None if all items count."""
+        """Return (output, target, which items count) for the first `num_rows` rows of a batch, on the CPU; the last is
+        None if all items count."""
         one = self.one
         output = values[one.output][:num_rows].detach().cpu()
         output = output if output.dtype == torch.float64 else output.float()
@@ -351,7 +352,8 @@ def _target_in_unit(one: Meaning, target: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
-    """Return the mean loss of the valid items of each row (N,); nan for a row without valid items."""
+    """Return the mean loss of the valid items of each row (N,); nan for a row without valid items. `losses`: of all
+    items (N, ...); `counts`: which of them are valid."""
     flat = losses.double().reshape(len(losses), -1)
     valid = counts.reshape(len(losses), -1)
     number = valid.sum(1)
@@ -368,7 +370,7 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
 
 def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
     """Return the average precision: the mean, over the positive items, of the precision among all items whose score is
-    at least that of the positive item."""
+    at least that of the positive item. `answers`: which items are positive."""
     if not answers.any() or answers.all():
         return float("nan")
     below = np.searchsorted(np.sort(scores), scores, side="left")
@@ -378,7 +380,7 @@ def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
     """Return the area under the ROC curve: the probability that a positive item scores higher than a negative one,
-    where ties count half (Mann and Whitney, 1947)."""
+    where ties count half (Mann and Whitney, 1947). `answers`: which items are positive."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")

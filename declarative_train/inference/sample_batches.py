@@ -48,8 +48,8 @@ class RowSamples:
     def __init__(
         self, data: DataSpec, names: Sequence[str], rows: Input, batch_rows: int, keep: Sequence[str] = ()
     ) -> None:
-        """Prepare to read the fields `names`, and the input's columns `keep` for the result. Raises UsageError and
-        InputError."""
+        """Prepare to read the fields `names`, and the input's columns `keep` for the result, `batch_rows` rows at a
+        time. Raises UsageError and InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
         self._fields = RowConverter(data, names, rows, keep)
 

@@ -206,7 +206,8 @@ def _bytes_of(where: _LineRange) -> bytes:
 
 
 def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
-    """Parse a whole csv file. Yield its rows in batches. Raises InputError."""
+    """Parse a whole csv file and yield its rows in batches with only these columns. `how`: the dialect; `title`: the
+    file's name in messages. Raises InputError."""
     import pyarrow as pa
 
     named = {name.strip(): name for name in _header(file, how, title)}

@@ -33,8 +33,8 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Open files. Return (table, its name in messages). `source`: the source of the run. Raises UsageError and
-    InputError."""
+    """Open files (`paths`: as for `open_input`) as one table. Return (table, its name in messages: `title`, or from the
+    paths). `source`: the source of the run. Raises UsageError and InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -87,7 +87,8 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Compute the rows of each window. Raises UsageError and InputError."""
+        """Compute the rows of each window. `names`: the fields to read; `keep`: columns of the input for the result;
+        `title`: the table's name in messages; `batch_rows`: windows per batch. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -144,8 +145,8 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with the first and last row of each window, counted from 1, and the kept columns, taken from
-        its last row."""
+        """Return a table with the first and last row of each window, counted from 1, and the kept columns, with the
+        values of its last row. `starts`: positions at which the windows begin."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)

@@ -159,7 +159,8 @@ class _TextWriter:
 
 
 def _as_csv(table: pa.Table, *, header: bool) -> str:
-    """Return a table as csv text; a string has quotes only if it needs them. (Arrow quotes all strings or none.)"""
+    """Return a table as csv text, with a `header` of the columns' names or without; a string has quotes only if it
+    needs them. (Arrow quotes all strings or none.)"""
     import pyarrow as pa
     from pyarrow import csv
 

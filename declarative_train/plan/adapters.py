@@ -38,8 +38,8 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return {parameter: its settings}: those of the recipe; if there are adapters, all parameters without `frozen:
-    false` and outside the adapters are frozen."""
+    """Return {parameter: its settings} for the parameters `names`: those of the recipe (`rules`); if there are
+    adapters, all parameters without `frozen: false` and outside the adapters are frozen."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}

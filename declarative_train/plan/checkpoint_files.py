@@ -235,7 +235,7 @@ def _with_digest(text: bytes, digest: bytes) -> bytes:
 
 
 def is_as_written(content: bytes) -> bool:
-    """Return whether a manifest, given as text, matches the checksum in it."""
+    """Return whether a manifest, given as the bytes of its text, matches the checksum in it."""
     digest = content[len(_SEAL) : len(_SEAL) + len(_BLANK)]
     text = _with_digest(content, _BLANK)
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest

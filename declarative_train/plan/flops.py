@@ -37,7 +37,7 @@ def plan_flops(
 
 
 def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
-    """Return the mean of operations for samples of several lengths, each with its share of the samples."""
+    """Return the mean of operations for samples of several lengths. `parts`: (share of the samples, operations)."""
     pairs = list(parts)
     if len(pairs) == 1:
         return pairs[0][1]

@@ -84,7 +84,8 @@ def _divide_layers(
 
 
 def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of the nodes that are a library's model."""
+    """Yield the paths of the nodes that are a library's model. `prefix`: text before the names of the graph's nodes in
+    a path."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _library_nodes(node.graph, f"{prefix}{node.name}.")

@@ -161,7 +161,8 @@ def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _type_of(name: str, types: Mapping[str, str]) -> str:
-    """Return the component type of the layer that a parameter belongs to."""
+    """Return the component type of the layer that contains the parameter `name`. `types`: {path of a layer: its
+    type}."""
     return types.get(name.rpartition(".")[0], "")
 
 
@@ -191,7 +192,8 @@ def _check_tied_starts(
 def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
-    """Check that each optimizer can update its parameters, and that at least one parameter is updated."""
+    """Return errors for optimizers that cannot update their parameters; if no parameter is updated at all, one error
+    for that."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
         frozen_by = [plan.name for plan in plans if plan.frozen]

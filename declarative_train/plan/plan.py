@@ -23,10 +23,11 @@ PLAN_VERSION = 3
 class ParameterPlan:
     """Parameter of the model; its name is the same in every mode.
 
-    `init`: the component that sets the initial values; None: the layer's own rule. `tie`: the parameter whose storage
-    it shares. `optimizer`: the fields of its own optimizer; None: training.optimizer. `weight_decay`: None: that of the
-    optimizer. `idle`: it is frozen because no loss depends on it, not by the recipe; its module behaves as in training.
-    `storage`: for a frozen weight that is stored in fewer bits, the number format (`components/storages.py`)."""
+    `lr_scale`: factor of its learning rate. `weight_decay`: None: that of the optimizer. `init`: the component that
+    sets the initial values; None: the layer's own rule. `tie`: the parameter whose storage it shares. `optimizer`: the
+    fields of its own optimizer; None: training.optimizer. `idle`: it is frozen because no loss depends on it, not by
+    the recipe; its module behaves as in training. `storage`: for a frozen weight that is stored in fewer bits, the
+    number format (`components/storages.py`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -110,7 +111,8 @@ class WeightsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """Loss term. `input`, `target`, `mask`: names of model outputs or batch entries."""
+    """Loss term. `component`: its type and fields. `input`, `target`, `mask`: names of model outputs or batch entries;
+    None if it has none. `weight`: factor of the term in the loss."""
 
     name: str
     component: dict[str, object]
@@ -133,8 +135,9 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `unit`: the conversion for a metric in the target's unit whose target is scaled or normalised; otherwise
-    None."""
+    """Metric. `component`: its type and fields. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: target
+    value that does not count; `class_dim`: dimension of the input with the class scores. `unit`: the conversion for a
+    metric in the target's unit whose target is scaled or normalised; otherwise None."""
 
     name: str
     component: dict[str, object]
@@ -200,7 +203,9 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts to generate at each evaluation. `tokens`: the tokens of each prompt, as numbers."""
+    """Texts to generate at each evaluation, one for each prompt. `tokens`: the tokens of each prompt, as numbers.
+    `max_tokens`: most tokens to generate. `temperature`, `top_k`, `top_p`: how tokens are drawn; None: no such
+    limit."""
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]

@@ -65,8 +65,8 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Bytes that each device sends in a step within its node or over the network. `seconds`: None if the speed of the
-    link is unknown."""
+    """Communication of one kind in a step. `what`: its name. `bytes_sent`: by each device, within its node or over the
+    network (`link`), in `num_calls` collectives or messages. `seconds`: None if the speed of the link is unknown."""
 
     what: str
     link: Literal["node", "network"]
@@ -79,9 +79,11 @@ class TransferPlan:
 class EstimatePlan:
     """Predicted memory and time of a step on a kind of hardware, for the device that needs most.
 
-    Seconds are per optimizer step; None if the hardware's speed is unknown. 90 of 100 measured steps are between
-    `low_s` and `high_s`. `exposed_s`: communication while nothing is computed. `data_s`: making the batches of a step;
-    the step waits for them if this takes longer than everything else. The run does not use the estimate."""
+    `memory_bytes`: of the step; `device_memory_bytes`: what the device has, None if unknown. Seconds are per optimizer
+    step; None if the hardware's speed is unknown. 90 of 100 measured steps are between `low_s` and `high_s`.
+    `exposed_s`: communication while nothing is computed; `bubble_s`: idle time in the pipeline. `data_s`: making the
+    batches of a step; the step waits for them if this takes longer than everything else. `mfu`, `hfu`: share of the
+    device's peak rate, without and with recomputed operations. The run does not use the estimate."""
 
     hardware: str
     memory_bytes: int

@@ -60,8 +60,8 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Compile an entry of `rename`; return None if its key is only the beginning of a name. Raises ValueError with the
-    reason for bad syntax."""
+    """Compile the entry `key: into` of `rename`; return None if its key is only the beginning of a name. Raises
+    ValueError with the reason for bad syntax."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")

@@ -74,8 +74,8 @@ def _counts(recipe: Recipe, name: str) -> bool:
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields in the checkpoint at a path; without a plan in it, no fields; None if there is no checkpoint.
-    Raises ValueError for a damaged checkpoint."""
+    """Return the fields in the checkpoint at a path; without a plan in it, no fields; None if there is no usable
+    checkpoint, or with `offline` if it is on another machine. Raises ValueError if the plan in it was changed."""
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here

@@ -90,7 +90,8 @@ def _parts(cell: str) -> list[tuple[int, str, int]]:
 
 
 def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
-    """Raise AssertionError unless each stage runs each microbatch exactly once forward and once backward."""
+    """Raise AssertionError unless each stage runs each microbatch exactly once forward and once backward. `orders`: the
+    actions of each rank."""
     parts = [part for order in orders for cell in order for part in _parts(cell)]
     for kinds in ("F", "BW", "BI"):
         done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)

@@ -144,8 +144,8 @@ def safe(text: str, longest: int = LONGEST_VALUE) -> str:
 
 
 def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Return the settings that a plan's `--set` options set. An option that sets a mapping sets every setting below
-    it."""
+    """Return the settings that a plan's `--set` options (`overrides`) set, with their values from `settings`. An option
+    that sets a mapping sets every setting below it."""
     found: dict[str, object] = {}
     for option in overrides:
         key = option.removeprefix("--set ").partition("=")[0].strip().replace('"', "").replace("'", "")

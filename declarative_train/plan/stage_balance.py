@@ -37,7 +37,8 @@ def balance_cuts(
 
 
 def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """Return the cuts that separate two linked nodes. Cut number i is before node i."""
+    """Return the numbers of the cuts that would separate two linked nodes. Cut number i is before node i of `names`.
+    `linked`: pairs of nodes with a common parameter."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 

@@ -110,14 +110,15 @@ def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tu
 
 
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
-    """Return, for each stage but the first, the number of elements per sample that it receives from the previous
-    stage."""
+    """Return, for each stage but the first, the number of elements per sample that it receives from the previous stage.
+    `pieces`: the graphs of all stages."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return the dtypes of the values that each stage but the first receives: the compute dtype for floats; the dtype
-    of the parameters if a loss or metric reads the value; integers keep their dtype."""
+    """Return the dtypes of the values that each stage but the first receives: the compute dtype of `precision` for
+    floats; the dtype of the parameters if a loss or metric reads the value; integers keep their dtype. `pieces`: the
+    graphs of all stages."""
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
     narrow = COMPUTE_DTYPES.get(precision, wide)
@@ -132,7 +133,8 @@ def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...
 
 
 def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
-    """Return, for each cut, the bytes per sample that are sent over it in the forward and in the backward."""
+    """Return, for each cut, the bytes per sample that are sent over it in the forward and in the backward. `pieces`:
+    the graphs of all stages."""
     found = []
     for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
         specs = [piece.graph.inputs[name] for name in piece.wires_in]
@@ -213,8 +215,8 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Return whether a node runs twice within one stage. (If another stage calls it again, this stage has a copy of
-    it.)"""
+    """Return whether a node runs twice within one stage. `place`: {node: its stage}. (If another stage calls it again,
+    that stage has a copy of it.)"""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)

@@ -86,8 +86,8 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
-    """Return a pattern with each `*` replaced by the number of a copy, and each `{+1}` by this number plus one
-    (torchvision counts the stages of a ResNet from 1)."""
+    """Return a pattern with each `*` replaced by the number of a copy, in the order of `copies`, and each `{+1}` by
+    this number plus one (torchvision counts the stages of a ResNet from 1)."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 

@@ -131,8 +131,8 @@ class Timing:
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """Return (batch sizes of a run, diagnostics). Checks of the recipe have already made sure that the sizes divide
-    (R003, P001)."""
+    """Return (batch sizes of a run, or None if an epoch would have no step; diagnostics). Checks of the recipe have
+    already made sure that the sizes divide (R003, P001)."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size

@@ -123,8 +123,9 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run if `path` is a folder of runs, otherwise `path`. The plan contains statistics
-    of this run, so it must not load the weights of a later run."""
+    """Return the path of the newest run if `path` is a folder of runs, otherwise `path`. `local`: the same path on this
+    machine, None if it is elsewhere. The plan contains statistics of this run, so it must not load the weights of a
+    later run."""
     if local is None or not os.path.isdir(local):
         return path
     try:
@@ -306,8 +307,8 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
 
 
 def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
-    """Return a suggested entry of `rename`, such as `{"encoder.": "vit."}`, from the two names with the most equal
-    parts at their end."""
+    """Return a suggested entry of `rename`, such as `{"encoder.": "vit."}`: from the names in the file (`unexpected`)
+    to the parameters without a value (`missing`), by the pair with the most equal parts at their end."""
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),
         key=lambda found: found[0],

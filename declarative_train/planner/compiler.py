@@ -167,9 +167,10 @@ class CompileContext:
 
 
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan of the mode that `auto` chooses. Candidates are judged by estimates, which one trace calibrates.
-    Doubtful candidates (`auto/choose.py`) and the chosen one are traced; if the chosen one does not fit, the search
-    continues. At the time limit the search stops, and the plan lists the candidates that were not traced."""
+    """Return (the plan of the mode that `auto` chooses, None if there is none; diagnostics). Candidates are judged by
+    estimates, which one trace calibrates. Doubtful candidates (`auto/choose.py`) and the chosen one are traced; if the
+    chosen one does not fit, the search continues. At the time limit the search stops, and the plan lists the candidates
+    that were not traced."""
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -258,7 +259,7 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with the number of candidates that were traced entered in it."""
+    """Return the plan with the number of traced candidates recorded in its choice; None for None."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
@@ -301,7 +302,8 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan, assembled from the results of the passes."""
+    """Return (the plan, assembled from the results of the passes, or None if there is an error; diagnostics). `choice`:
+    that of `auto`, or None if the recipe names its mode."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)

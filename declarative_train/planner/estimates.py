@@ -102,8 +102,9 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with the exact memory of the chosen candidate, from the finished plan. The candidate's own
-    figure was computed with an upper bound of the number of microbatches that wait for their backward."""
+    """Return the choice with `memory_bytes`, from the finished plan, as the memory of the chosen candidate. The
+    candidate's own figure was computed with an upper bound of the number of microbatches that wait for their
+    backward."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 

@@ -146,7 +146,8 @@ class AfterStep:
             yield from self.evaluate_set(name, weights_step=best)
 
     def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
-        """Yield a warning for each final metric that is nan. (The training loop already reports loss terms.)"""
+        """Yield a warning for each final metric in `values` that is nan. (The training loop already reports loss
+        terms.)"""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
                 yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)

@@ -50,8 +50,10 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Data of one checkpoint that this rank writes. `alone`: this rank writes the whole checkpoint. `numbers`: numbers
-    of the optimizer; {} if another rank has the same part of the model and writes them."""
+    """Data of one checkpoint that this rank writes. `best_step`, `keep`: which older checkpoints stay. `tensors`:
+    copies, or the tensors themselves if they are written before training continues. `numbers`: numbers of the
+    optimizer; {} if another rank has the same part of the model and writes them. `alone`: this rank writes the whole
+    checkpoint."""
 
     step: int
     best_step: int | None
@@ -110,8 +112,9 @@ class Checkpoints:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Start to save. Return the path of the new checkpoint, which is complete after `wait` returns; `wait` raises
-        the error of a failed save. Raises the error of the previous save."""
+        """Start to save `state`, with model and optimizer. Return the path of the new checkpoint, which is complete
+        after `wait` returns; `wait` raises the error of a failed save. `is_best`: mark it as the run's best; `keep`:
+        number of checkpoints that stay. Raises the error of the previous save."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -170,7 +173,7 @@ class Checkpoints:
             wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return the data that this rank writes; None if it writes nothing."""
+        """Return the data that this rank writes; None if it writes nothing. Arguments are those of `save`."""
         self._engine.synchronize_buffers()
         self._engine.switch_weights(trains=False)
         if self._engine.loss_scale is not None:

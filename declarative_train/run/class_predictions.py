@@ -201,8 +201,8 @@ def _resize(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
 
 
 def _as_bytes(picture: np.ndarray) -> Picture:
-    """Return an image as bytes, scaled so that its minimum is 0 and its maximum is 255: normalised images become
-    visible too."""
+    """Return a picture (channels, height, width) as bytes, scaled so that its minimum is 0 and its maximum is 255:
+    normalised images become visible too."""
     low, high = float(picture.min()), float(picture.max())
     channels, height, width = picture.shape
     grey = (picture - low) * (255 / (high - low) if high > low else 0)

@@ -144,7 +144,8 @@ class Coordinator:
         self._seen[status.node] = Seen(status, now_s, now_s)
 
     def _present(self, now_s: float) -> list[Seen]:
-        """Return the agents that answer, sorted by the number of their node."""
+        """Return the agents that answer, sorted by the number of their node. `now_s`: the current time of
+        `time.monotonic`."""
         return [
             seen
             for _, seen in sorted(self._seen.items())
@@ -318,7 +319,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Decide what follows, once the ranks of all nodes that answer have ended."""
+        """End the round if the ranks of all nodes that answer have ended, or if they take longer than a time limit;
+        `_decide` then chooses the next action."""
         results = self._results()
         going = [
             place
@@ -331,7 +333,7 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """End the run, or wait for the nodes of the next round."""
+        """End the run, or wait for the nodes of the next round. `results`: how this round ended on each node."""
         assert self._job is not None
         self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])
@@ -364,7 +366,8 @@ class Coordinator:
         return NodeResult(None, deaths, tuple(failures), late, nodes=self._nodes_of_ranks())
 
     def _keep_reports(self, results: dict[Place, NodeResult]) -> None:
-        """Write the reports of the other nodes to the folder of the run, which may be on a disk of this node alone."""
+        """Write the failure reports of the other nodes (`results`) to the folder of the run, since that may be on a
+        disk of this node alone."""
         assert self._job is not None
         folder = self._job.failures_dir
         for result in (result for place, result in results.items() if place != self._places[0]):

@@ -42,7 +42,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Event of a logging step. Values are means over the steps since the last logging step."""
+    """Event of a logging step. Loss, metrics, times and rates are means over the steps since the last logging step;
+    `lr` and `grad_norm` (None if not computed) are those of this step."""
 
     step: int
     epoch: int
@@ -175,7 +176,7 @@ class MemoryMeasured:
 @dataclass(frozen=True, slots=True)
 class RunEnded:
     """Event of the end of a session. `status`: finished, early_stop, or stopped (by a signal, the time limit or
-    --max-steps)."""
+    --max-steps). `seconds`: duration of this session."""
 
     step: int
     status: str

@@ -77,7 +77,7 @@ def hyperparameters(plan: Plan) -> dict[str, Value]:
 
 
 def tensorboard_name(key: str) -> str:
-    """Return the name that a setting has in TensorBoard's table of runs."""
+    """Return the name that the setting at the dotted path `key` has in TensorBoard's table of runs."""
     return _SHORT.get(key, key.removeprefix("training."))
 
 

@@ -59,8 +59,8 @@ def record_collectives() -> None:
 
 
 def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
-    """Start the thread that writes this rank's heartbeats to files in `scratch`. If a wait takes too long, it also
-    writes what the rank waits for to both folders."""
+    """Start the thread that writes this rank's heartbeats to files in `scratch`. If this rank waits too long, the
+    thread also writes a description of the wait (stacks, collectives) to `scratch` and to `failures`."""
     threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
 
 
@@ -95,7 +95,7 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
 
 
 def read_waiting(scratch: Path) -> dict[str, str]:
-    """Return the files of ranks that waited too long, by name."""
+    """Return {name: content} of the files in `scratch` that ranks wrote because they waited too long."""
     return {path.name: path.read_text(errors="replace") for path in scratch.glob("waiting_*.txt")}
 
 
@@ -133,8 +133,8 @@ def _dump(path: Path, beat: Beat) -> None:
 
 @dataclass(slots=True)
 class Pace:
-    """Pace of a rank, computed from its heartbeats: since when it is silent or makes no progress, and how long a step
-    takes."""
+    """Pace of a rank, computed from its heartbeats. `silent_s`: seconds since its last new heartbeat; `idle_s`: seconds
+    since it last made progress. It also measures how long a step takes."""
 
     beat: Beat | None = None
     silent_s: float = 0.0
@@ -146,7 +146,8 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # looks and busy ones, until then
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Add the newest heartbeat, which may be the same as the previous one."""
+        """Add the newest heartbeat, which may be the same as the previous one. `now_s`: the current time of
+        `time.monotonic`."""
         before = self.beat
         is_new = before is None or before.number != beat.number
         if is_new:
@@ -191,8 +192,8 @@ class Pace:
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the others wait: ranks that are silent; if none is, ranks that wait in no collective;
-    if all do, ranks that are behind. [] if no rank differs."""
+    """Return the ranks for which the others wait, given the pace of each rank: ranks that are silent; if none is, ranks
+    that wait in no collective; if all do, ranks that are behind. [] if no rank differs."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:
@@ -206,13 +207,13 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return the seconds for which all ranks have made no progress or one has been silent."""
+    """Return the seconds for which all ranks have made no progress or one has been silent, whichever is longer."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 
 def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
     """Return a sentence on the ranks that make no progress: which ranks, where, since when, and which ranks wait for
-    them."""
+    them. `nodes`: {rank: its node as text}."""
     stuck = find_stuck(paces)
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     idle_s = time_stuck(paces)

@@ -44,7 +44,8 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """Run a plan as `launch` does, print the message of a failure to standard error, and return the exit code."""
+    """Run a plan as `launch` does, with the same arguments, print the message of a failure to standard error, and
+    return the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code

@@ -105,7 +105,7 @@ def has_agent_store() -> bool:
 
 @contextmanager
 def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
-    """Print `awaited()`, what this process waits for, at growing intervals within the `with` block. Only the first rank
+    """Print within the `with` block, at growing intervals, that this process waits for `awaited()`. Only the first rank
     of a machine prints, if it is known which one that is."""
     done, begun_s = threading.Event(), time.monotonic()
 
@@ -124,18 +124,19 @@ def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
 
 
 def put(store: Any, key: str, value: object) -> None:
-    """Store a pickled value. (`store` is Any because torch's annotation lacks that a value may be bytes.)"""
+    """Store a value under `key`, pickled. (`store` is Any because torch's annotation lacks that a value may be
+    bytes.)"""
     store.set(key, pickle.dumps(value))
 
 
 def take(store: Store, key: str) -> Any:
-    """Wait for a value in the store and return it. It is unpickled, which is safe because only ranks of this run write
-    to the store."""
+    """Wait until the store has a value under `key`, and return it. It is unpickled, which is safe because only ranks of
+    this run write to the store."""
     return pickle.loads(store.get(key))
 
 
 def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
-    """Wait for several values and return them, in one request."""
+    """Wait until the store has values under all `keys`, and return them in this order, with one request."""
     return [pickle.loads(each) for each in store.multi_get(list(keys))] if keys else []
 
 

@@ -31,7 +31,8 @@ class Means:
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add steps one by one, so that the result is bitwise the same however the steps are divided over calls."""
+        """Add the loss terms of `steps`, one step after the other, so that the result is bitwise the same however the
+        steps are divided over calls. `metrics`: their means over `num_rows` rows; nan is left out."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
@@ -211,15 +212,16 @@ class LossWindow:
 
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
-    """Return the values (steps, L) of the L loss terms over the global batch of each step. It waits for the device
-    once."""
+    """Return the values of the L loss terms over the global batch, for each of the steps with these results: (steps,
+    L), None for a term without valid items. It waits for the device once."""
     return sum_over_ranks(engine, results, ())[0]
 
 
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return (`compute_terms`, `votes` summed over all ranks), with a single collective."""
+    """Return (the values of the loss terms as `compute_terms` does, `votes` summed over all ranks), with a single
+    collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them

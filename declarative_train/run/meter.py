@@ -51,7 +51,8 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def data_is_there(self, num_rows: int) -> None:
-        """Count a step whose batches have arrived, and the time for which it waited for them."""
+        """Count a step whose batches, with `num_rows` rows in all, have arrived, and the time for which it waited for
+        them."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s
@@ -67,7 +68,8 @@ class Meter:
             self._paused_s += time.monotonic() - begun_s
 
     def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
-        """Return the event of a logging step, with the speed and the waiting time since the previous logging step."""
+        """Return the event of a logging step, with the speed and the waiting time since the previous logging step, and
+        start the next measurement. `means`: losses and metrics of these steps. `grad_norm`: None if not computed."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
@@ -160,7 +162,7 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the peak operations per second of one device from its data sheet; None if unknown."""
+    """Return the peak operations per second of one device at a precision, from its data sheet; None if unknown."""
     if device.type != "cuda":
         return None
     hardware = hardware_of_device(torch.cuda.get_device_name(device))

@@ -132,9 +132,9 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 
 def cannot_fork(device_kind: str) -> bool:
-    """Return whether a forked child of this process could not train, because CUDA was used here (by a run, or to count
-    GPUs without NVML or with MIG) or autograd has started a thread for a device. A forked child tries it, since torch's
-    own record in the parent differs between versions."""
+    """Return whether a forked child of this process could not train on this kind of device, because CUDA was used here
+    (by a run, or to count GPUs without NVML or with MIG) or autograd has started a thread for a device. A forked child
+    tries it, since torch's own record in the parent differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -152,7 +152,8 @@ def cannot_fork(device_kind: str) -> bool:
 
 def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | None = None) -> int:
     """Run one rank in its own process. Return the exit code; a forked child exits by `os._exit` instead (torch-facts,
-    section 4)."""
+    section 4). `method`: fork or spawn, by which the process was started. `shared`: in-memory sets that the parent
+    prepared, or None."""
     import torch
 
     from declarative_train.run.heartbeat import record_collectives, start_heartbeat
@@ -225,8 +226,8 @@ def round_store(store: Store, number: int) -> Store:
 
 
 def announce(scratch: Path, rank: int) -> None:
-    """Write this rank's process id to a file for the other ranks and the parent. The file is renamed when it is
-    complete."""
+    """Write this rank's process id to a file in `scratch` for the other ranks and the parent. The file is renamed when
+    it is complete."""
     path = scratch / f"pid_{rank}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
@@ -275,8 +276,8 @@ def stop_ranks(ranks: NodeRanks) -> None:
 
 
 def ask_ranks(scratch: Path, num_ranks: int) -> None:
-    """Send SIGTERM to all ranks, also to those that are still starting. A rank that does not confirm the signal is
-    killed, because its interpreter hangs."""
+    """Send SIGTERM to all `num_ranks` ranks of this node, also to those that are still starting. `scratch`: folder with
+    their process ids. A rank that does not confirm the signal is killed, because its interpreter hangs."""
     asked: dict[Path, int] = {}
     deadline = time.monotonic() + START_S
     while len(asked) < num_ranks and time.monotonic() < deadline:
@@ -324,21 +325,22 @@ def unsaved_message(how: str, *, loses: bool = True) -> str:
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
-    """Write a file by which the parent sees that this rank received the request to stop."""
+    """Write a file in `scratch` by which the parent sees that this rank received the request to stop."""
     with suppress(OSError):
         (scratch / f"heard_{rank}").touch()
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Exit in the middle of a step. Before, write the reason to a file, which the parent prints."""
+    """Exit in the middle of a step. Before, write the reason to a file in `scratch`, which the parent prints. `loses`:
+    steps are lost; the exit code reports it."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))
 
 
 def read_outcome(scratch: Path) -> int | None:
-    """Return the exit code that rank 0 wrote at its end; None if it wrote none. The code is valid even if the launcher
-    was stopped afterwards."""
+    """Return the exit code that rank 0 wrote to `scratch` at its end; None if it wrote none. The code is valid even if
+    the launcher was stopped afterwards."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):

@@ -150,8 +150,9 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, and set `context.step`, which failure messages name, before they are loaded.
-    Errors in evaluations and checkpoints after a step are attributed to it."""
+    """Yield the batches of each step, the first of which has number `first_step`. Before they are loaded, set
+    `context.step`, which failure messages name. Errors in evaluations and checkpoints after a step are attributed to
+    it."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches

@@ -55,7 +55,7 @@ def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
     """Return a function (run's folder) -> opened sinks: those of every run, the sinks `chosen` by the recipe, and those
-    of plugins."""
+    of plugins. `quiet`: no progress in the terminal."""
     return partial(_open_all, quiet, chosen, plugins or {})
 
 
@@ -71,8 +71,8 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
 
 
 def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """Return the opened sink of a plugin. If it fails later, the run continues without it. Raises RunFailure if it
-    cannot be opened."""
+    """Open a sink of a plugin with its settings, and return it. If it fails later, the run continues without it. Raises
+    RunFailure if it cannot be opened."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:

@@ -112,7 +112,7 @@ def _serve_for(listening: socket.socket, parent: int) -> None:
 
 
 def connect(address: str, port: int) -> TCPStore:
-    """Return a client of an existing store."""
+    """Return a client of the existing store at an address and port."""
     return TCPStore(address, port, None, False, timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S")))
 
 
@@ -128,9 +128,9 @@ def launch_config(
     where: tuple[str, int],
     look: Callable[[], None] = lambda: None,
 ) -> LaunchConfig:
-    """Return the settings of torch's launcher. `where`: address of the store. `look`: function that is called often
-    while the ranks work. The launcher must not handle signals that stop a run, because it would kill ranks that are
-    still saving."""
+    """Return the settings of torch's launcher. `scratch`: folder for its files. `method`: how ranks are started.
+    `where`: address of the store. `look`: function that is called often while the ranks work. The launcher must not
+    handle signals that stop a run, because it would kill ranks that are still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_handler)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", CLOSING_S)
     return LaunchConfig(

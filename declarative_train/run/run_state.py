@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class RunState:
     """State that the training loop needs to resume. `step`: the number of completed optimizer steps; epoch and position
-    in the data follow from it.
+    in the data follow from it. `seconds`: training time so far. `loss_scale`: its state, None except in fp16.
 
     `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of`: mode and metric, such as `max
-    validation/accuracy`; `*_step`: the step of the last improvement."""
+    validation/accuracy`; `*_value`, `*_step`: the best value and the step of the last improvement."""
 
     step: int = 0
     best_of: str | None = None

@@ -76,8 +76,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes. It keeps the range of nodes and the number of restarts of the
-        original plan."""
+        """Return the plan for this number of nodes; None if there is none. It keeps the range of nodes and the number
+        of restarts of the original plan."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
@@ -125,7 +125,8 @@ class Session:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether another round follows a failed one. Rounds without progress are counted."""
+        """Return whether another round follows a failed one. `results`: how the round ended on each node. Rounds
+        without progress are counted."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

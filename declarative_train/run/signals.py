@@ -161,8 +161,8 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. A save has a time limit of its own; after it, the time starts
-        again."""
+        """Return whether the time to stop is over. `begun_s`: when the first signal arrived. A save has a time limit of
+        its own; after it, the time starts again."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False

@@ -15,11 +15,13 @@ class DueActions(NamedTuple):
     """Actions that follow one step. `step` and `epoch` count from 1.
 
     `num_rows`      real rows of the global batch; the last batch of an epoch may have fewer
+    `lr_factor`     factor of the lr schedule in this step
     `log`           the means since the last logging step are written
     `window_ends`   the next step begins new means
     `epoch_ends`    the step is the last of an epoch
     `closes_epoch`  the step is the last of an epoch, or of a run shorter than an epoch
-    `anything`      at least one action needs values from the device"""
+    `anything`      at least one action needs values from the device
+    """
 
     step: int
     epoch: int

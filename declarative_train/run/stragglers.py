@@ -19,7 +19,8 @@ class Stragglers:
         self.slow: set[int] = set()
 
     def find_changes(self, paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> list[str]:
-        """Return a sentence for each rank that has become slow or has caught up. `nodes`: {rank: its node as text}."""
+        """Return a sentence for each rank that has become slow or has caught up. `paces`: the pace of each rank;
+        `nodes`: {rank: its node as text}."""
         work_s = {rank: found for rank, pace in paces.items() if (found := pace.work_s) is not None}
         said = []
         for rank in work_s if len(work_s) == len(paces) > 1 else ():

@@ -59,8 +59,9 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks: a plan as JSON with the run's folder, or no plan and the code with which all
-    ranks exit."""
+    """Message of rank 0 to all ranks: a plan as JSON with the run's folder (`place`), or no plan and the code with
+    which all ranks exit. `device_kind`, `indices`: the devices of all ranks. `hosts`: the machine of each rank.
+    `notices`: lines to print."""
 
     plan_json: str | None
     code: int
@@ -82,8 +83,8 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. On rank 0, `folder` is the run's folder (None: a new one), and `on_end` is
-    called with the run's folder at the end."""
+    """Run this process as one rank and exit. `resume`, `max_steps`, `quiet`, `sinks`: as in `launch`. On rank 0,
+    `folder` is the run's folder (None: a new one), and `on_end` is called with the run's folder at the end."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -140,7 +141,7 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
     """Print which ranks do not answer; only the first rank that waits for them prints. (A rank that fails reports
-    itself.)"""
+    itself.) `hosts`: the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -150,7 +151,7 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Wait until all other ranks are done, on rank 0 if it serves the store: a rank that reads from a closed store
+    """Wait until all `world` ranks are done, on rank 0 if it serves the store: a rank that reads from a closed store
     would fail, and torch would print C++ frames."""
     if has_agent_store():
         return
@@ -174,9 +175,9 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Share in-memory sets between the ranks of a machine: the machine's first rank prepares them, the others map their
-    memory. Raises DataError on the first rank; the other ranks then prepare the sets themselves and get the same
-    error."""
+    """Share in-memory sets between the ranks of this machine (`host`): its first rank prepares them, the others map
+    their memory. `hosts`: the machine of each rank. Raises DataError on the first rank; the other ranks then prepare
+    the sets themselves and get the same error."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)

@@ -59,7 +59,8 @@ WORDS: dict[str, dict[str, str]] = {  # by what has the name
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for an attribute that the module or a class of the API does not have, with a hint."""
+    """Return the error for an attribute `name` that the API does not have, with a hint. `owner`: the module or class;
+    `known`: the names that it has."""
     what = f"`{owner}` has no `{name}`"
     if name.startswith("_"):  # a notebook and `copy` look for many
         return AttributeError(what)
@@ -68,7 +69,8 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def explain_keywords(call: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that explains keywords which it does not have: they may be keys of the recipe."""
+    """Return `call` with an explanation for keywords that it does not have: they may be keys of the recipe. The
+    function that is returned raises TypeError for them."""
     known = inspect.signature(call).parameters
 
     @wraps(call)

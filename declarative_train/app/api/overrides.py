@@ -21,7 +21,7 @@ def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLik
 
 
 def _yaml(key: str, value: object) -> str:
-    """Return a value as YAML text."""
+    """Return a value as YAML text. `key`: its dotted path, for the error if YAML cannot represent it."""
     plain = _plain(key, value)
     if isinstance(plain, float) and not math.isfinite(plain):
         return ".nan" if math.isnan(plain) else f"{'-' if plain < 0 else ''}.inf"

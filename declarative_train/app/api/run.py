@@ -94,9 +94,9 @@ class Run:
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """Return the trained model in evaluation mode, under the recipe's names. It accepts converted fields by
-        position and returns a tuple of the values that losses and metrics read (order: `Trained.plan.graph`). Raises
-        DtrainError."""
+        """Return the trained model on a device in evaluation mode, under the recipe's names. It accepts converted
+        fields by position and returns a tuple of the values that losses and metrics read (order: `Trained.plan.graph`).
+        Raises DtrainError."""
         with _convert_errors():
             return self.trained().module(device)
 
@@ -206,7 +206,7 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """Yield the path of a table; a table in memory is first written to a temporary file."""
+    """Yield the path `rows` itself; a table in memory is first written to a temporary file; None for None."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return

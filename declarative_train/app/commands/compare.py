@@ -118,7 +118,7 @@ def text(comparison: Comparison) -> str:
 
 
 def letter_of(at: int) -> str:
-    """Return the letter of a run in tables: A, B, ... Z, A1, B1, ..."""
+    """Return the letter of run number `at` (from 0) in tables: A, B, ... Z, A1, B1, ..."""
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 

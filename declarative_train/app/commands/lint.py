@@ -141,7 +141,7 @@ def lint_all(
     edited: Mapping[str, str] | None = None,
 ) -> Linted:
     """Lint all files. A mistake in a base that several recipes share is reported once. `stdin`: text of the file `-`;
-    `edited`: {path: content}, used in place of files on disk."""
+    `selection`: the codes to report; `edited`: {path: content}, used in place of files on disk."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for path in files:
@@ -165,7 +165,8 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """Apply fixes until none is left. Return (changed files, remaining mistakes). Nothing is written to disk."""
+    """Apply fixes until none is left. Return (changed files, remaining mistakes). `linted`: the first result; `files`,
+    `stdin`, `selection`: as for `lint_all`. Nothing is written to disk."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted

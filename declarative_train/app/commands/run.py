@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan, print the result, and return the exit code; without a plan, return `code`. `how`: arguments of
-    `launch`."""
+    """Run the plan, print the result (`as_json`: as JSON), and return the exit code; without a plan, return `code`.
+    `how`: arguments of `launch`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -91,8 +91,8 @@ def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> i
 def run_node(
     args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
 ) -> int:
-    """Run this node, one of several. Return the exit code. Node 0 compiles the recipe and sends the plan to the
-    others."""
+    """Run this node, one of several. Return the exit code. Node 0 compiles the recipe (`compiled()` returns the plan
+    and the exit code) and sends the plan to the others. `how`: arguments of `launch`."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.run.agent import follow, open_head
     from declarative_train.run.signals import EXIT_FAILED
@@ -121,8 +121,8 @@ def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
 
 
 def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
-    """Print the result of a run on standard output: for scripts, and for the user after the progress bar has
-    disappeared."""
+    """Print the result of a run on standard output: for scripts (`as_json`, with the exit code `code`), and for the
+    user after the progress bar has disappeared."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.views.result import result_json, result_text
 

@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def status(record: Record, now_s: float) -> dict[str, Any]:
-    """Return the status of a run as plain values. Ages and times are in seconds; an unknown value is None."""
+    """Return the status of a run as plain values. Ages and times are in seconds; an unknown value is None. `now_s`: the
+    current time in Unix seconds."""
     from declarative_train.core.names import EVENTS
 
     started, step, saved, warnings = read_story(Path(record.folder) / EVENTS)

@@ -91,7 +91,8 @@ def _interest(name: str) -> tuple[int, int]:
 
 
 def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
-    """Return the runs sorted by a metric, the best first; runs without a value, or with nan, are last."""
+    """Return the runs sorted by the final value of a metric, the best first; runs without a value, or with nan, are
+    last."""
 
     def key(record: Record) -> tuple[bool, float]:
         value = record.values.get(metric, math.nan)

@@ -16,7 +16,7 @@ from declarative_train.components.hardware.hardware import GIB, GIGA, TERA, Hard
 
 
 def component_table(table: Mapping[str, type[Component]]) -> str:
-    """Return a text with one line per type: its name and description."""
+    """Return a text with one line for each type in a table of components: its name and description."""
     width = max(map(len, table)) + 2
     return "\n".join(f"{name:<{width}}{summary(table[name])}" for name in sorted(table))
 

@@ -164,7 +164,8 @@ def _names(field: FieldSpec) -> dict[int, str]:
 
 
 def page(name: str, shown: Sequence[Shown], first_rows: str, sheet: bytes | None) -> str:
-    """Return an HTML page with the tables; it needs no other files. `sheet`: an image of samples as PNG, or None."""
+    """Return an HTML page with the tables `shown`; it needs no other files. `name`: of the recipe; `first_rows`: text
+    of the first samples; `sheet`: an image of samples as PNG, or None."""
     body = [f"<h1>Data of {html.escape(name)}</h1>"]
     if sheet is not None:
         picture = base64.b64encode(sheet).decode()

@@ -267,7 +267,7 @@ def shapes(plan: Plan, rows: int, times: int = 1) -> str:
 
 
 def inputs_text(plan: Plan, rows: int) -> str:
-    """Return the names of the fields of a batch that the model reads, as text."""
+    """Return the names of the fields that the model reads, each with its shape for `rows` rows, as text."""
     return "; ".join(f"{name} ({shape(spec, rows)})" for name, spec in plan.graph.inputs.items())
 
 
@@ -276,7 +276,8 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the shapes of a stage's inputs, `names`, as text."""
+    """Return the shapes of the values that a pipeline stage reads from outside, for `rows` rows, as text; "-" if there
+    are none. `names`: the nodes of the stage."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]
@@ -284,8 +285,8 @@ def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
 
 
 def spec_of(graph: Graph, wire: str) -> TensorSpec:
-    """Return the spec of a value by its name in the recipe: `lstm`, or `lstm.hidden` for an output other than the
-    first."""
+    """Return the spec of a value by its name in the recipe (`wire`): `lstm`, or `lstm.hidden` for an output other than
+    the first."""
     for node in graph.nodes:
         for index, (output, spec) in enumerate(node.outputs.items()):
             if wire == (node.name if index == 0 else f"{node.name}.{output}"):

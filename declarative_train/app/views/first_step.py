@@ -108,7 +108,8 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for each shown gradient: on each rank, and combined over the ranks."""
+    """Yield (sentence, table) for each shown gradient: on each rank (`places`: their names), and combined over the
+    ranks."""
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"
@@ -164,7 +165,7 @@ def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[s
 
 
 def _numbers(values: torch.Tensor, most: int = SHOWN) -> str:
-    """Return the first values of a tensor with four digits, as text."""
+    """Return the first `most` values of a tensor with four digits, as text."""
     flat = values.detach().flatten()
     shown = " ".join(f"{value:.4g}" if isinstance(value, float) else f"{value:d}" for value in flat[:most].tolist())
     return shown + (" ..." if flat.numel() > most else "")

@@ -201,7 +201,8 @@ def numbers(values: np.ndarray) -> str:
 
 
 def _predictions(trained: Trained, values: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield a line with prediction and target for each loss term that has a target."""
+    """Yield a line with prediction and target for each loss term that has a target. `values`: outputs and fields of one
+    sample by name."""
     for term in trained.plan.objective.terms:
         if term.target is None or term.input not in values or term.target not in values:
             continue

@@ -110,11 +110,11 @@ def fix_until_stable(
     *,
     unsafe: bool = False,
 ) -> FixResult:
-    """Apply fixes and call `lint` on the result, in turn, until no fix is left.
+    """Apply fixes and call `lint` on the result, in turn, until no fix is left. `lint`: function ({edited path: text})
+    -> diagnostics. `unsafe`: also apply fixes that are not safe.
 
     Edits are undone if their diagnostic remains or if the text can no longer be read. The last call of `lint` is for
-    the returned texts.
-    """
+    the returned texts."""
     texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
     before, hopeless, alone = dict(texts), set[_Key](), False
     for _ in range(MOST_PASSES):

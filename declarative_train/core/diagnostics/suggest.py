@@ -89,7 +89,8 @@ def _digits(name: str) -> list[str]:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Return whether the words differ by one letter added, left out or changed, or by two letters exchanged."""
+    """Return whether the words `one` and `other` differ by one letter added, left out or changed, or by two letters
+    exchanged."""
     short, long = sorted((one, other), key=len)
     start = next((at for at, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     if len(long) - len(short) == 1:

@@ -38,9 +38,9 @@ def suppress(
 ) -> list[Diagnostic]:
     """Return the diagnostics that no comment hides, and a diagnostic for each comment that hides nothing.
 
-    `checked`: prefixes of the codes whose checks have run (`dtrain lint --static` leaves some out); None: all. After an
-    error the later checks have not run, so comments are not reported as unused.
-    """
+    `texts`: the text of each checked file by path; comments are searched there. `checked`: prefixes of the codes whose
+    checks have run (`dtrain lint --static` leaves some out); None: all. After an error the later checks have not run,
+    so comments are not reported as unused."""
     found = list(diagnostics)
     left: list[Diagnostic] = []
     comments: dict[str, list[_Comment]] = {}

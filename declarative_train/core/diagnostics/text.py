@@ -26,7 +26,8 @@ _COLORS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.UNVERIFIED
 
 
 def full(diagnostics: Iterable[Diagnostic], texts: Mapping[str, Lines], *, color: bool) -> str:
-    """Return each diagnostic with its source line and a caret, separated by empty lines."""
+    """Return each diagnostic with its source line and a caret, separated by empty lines. `texts`: source texts by the
+    path in spans. `color`: add ANSI color codes."""
     return "\n".join(_block(diagnostic, texts, color) for diagnostic in diagnostics)
 
 

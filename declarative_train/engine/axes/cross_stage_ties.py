@@ -26,7 +26,7 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make the stages on this rank use one tensor for each of the named parameters."""
+    """Make the stages on this rank use one tensor for each of the parameters `names`."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:

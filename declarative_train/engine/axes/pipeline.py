@@ -91,8 +91,8 @@ class PipelineDriver:
         return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of a step. Return the sums of the loss terms for each microbatch; [] on a rank
-        without the last stage."""
+        """Run forward and backward of step number `step`, whose accumulation steps are `chunks`. `factors`: of the loss
+        terms. Return the sums of the loss terms for each microbatch; [] on a rank without the last stage."""
         self._loss.begin(chunks, factors)
         for forward in self._forwards:
             forward.begin(step, chunks)
@@ -319,8 +319,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 def examples(
     specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int, layout: LayoutPlan
 ) -> tuple[torch.Tensor, ...]:
-    """Return tensors without values from which torch learns shapes and dtypes of a stage's inputs or outputs on this
-    rank. Otherwise torch would run the stage on uninitialised memory to find them."""
+    """Return tensors without values, of `rows` rows, from which torch learns shapes and dtypes of a stage's inputs or
+    outputs on this rank. Otherwise torch would run the stage on uninitialised memory to find them."""
     return tuple(
         torch.empty(
             (rows, *layout.shape_on_rank(spec.shape)), dtype=dtype, device="meta", requires_grad=spec.is_floating

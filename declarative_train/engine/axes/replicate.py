@@ -135,7 +135,8 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
-    """Start averaging a bucket. Return a function that waits for the result and copies it into the gradients."""
+    """Start averaging a bucket, in messages of `dtype` (None: that of the gradients). Return a function that waits for
+    the result and copies it into the gradients."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     end = ranks.begin_sum_(whole)
 

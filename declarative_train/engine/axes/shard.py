@@ -64,7 +64,8 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
 
 
 def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the submodules that contain the experts of this rank; the other ranks of `expert` have other experts."""
+    """Yield the submodules of `modules` that contain the experts of this rank; the other ranks of `expert` have other
+    experts."""
     for part in (part for module in modules for part in module.modules()):
         if isinstance(part, MoeModule):
             yield part.experts
@@ -85,8 +86,8 @@ def groups(
 def _group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield the group of the named modules, without modules that are on other ranks or have no parameters; yield
-    nothing if no module is left."""
+    """Yield (the modules `names` as one group, `reshard`), without modules that are on other ranks or have no
+    parameters; yield nothing if no module is left."""
     found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -70,7 +70,8 @@ class Replicas:
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """Create the replicas. `dtype`: dtype of the parameters during a step; None: their own dtype."""
+        """Create a replica on each of the devices. `microbatch_size`: rows of a replica in a forward. `dtype`: dtype of
+        the parameters during a step; None: their own dtype."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -166,8 +167,9 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that call `calls` in the autocast dtype of the current thread. Autocast settings belong to a
-    thread, and `parallel_apply` passes on only whether autocast is on; bfloat16 would become float16."""
+    """Return functions that call `calls`, in any thread, in the autocast dtype that the current thread has for a kind
+    of device. Autocast settings belong to a thread, and `parallel_apply` passes on only whether autocast is on;
+    bfloat16 would become float16."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -217,7 +219,8 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a group of samples (of a batch norm, for example) would be split over several replicas."""
+    """Raise RunFailure if a group of samples (of a batch norm, for example) is larger than a replica's microbatch, so
+    that it would be split over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

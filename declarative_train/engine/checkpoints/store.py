@@ -31,7 +31,7 @@ _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """Complete checkpoint in a store."""
+    """Complete checkpoint in a store. `manifest`: its content as data, with sizes and checksums of the files."""
 
     step: int
     path: str
@@ -98,8 +98,8 @@ class CheckpointStore:
         return path
 
     def write(self, step: int, name: str, content: bytes) -> dict[str, Any]:
-        """Write a small file of a checkpoint that is not published yet. Return the file's size and checksum for the
-        manifest."""
+        """Write `content` to the small file `name` of a checkpoint that is not published yet. Return the file's size
+        and checksum for the manifest."""
         with self._fs.open(f"{self.partial_path(step)}/{name}", "wb") as stream:
             stream.write(content)
             if self.is_local:
@@ -124,8 +124,8 @@ class CheckpointStore:
             self._remove(self.partial_path(step))
 
     def _replace(self, partial: str, final: str) -> None:
-        """Rename the new checkpoint. If there is already a checkpoint of this step, because the run resumed from an
-        earlier one, it is removed only after the renaming."""
+        """Rename a new checkpoint from its temporary path `partial` to `final`. If there is already a checkpoint of
+        this step, because the run resumed from an earlier one, it is removed only after the renaming."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -158,9 +158,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all checkpoints except the newest `keep` and the best one, and unfinished or damaged ones that are
-        older than these. Return the removed paths. Only the first call reads the existing manifests, which list a file
-        for each rank."""
+        """Remove all checkpoints that are older than the newest `keep`, except that of `best_step`, and unfinished or
+        damaged ones that are as old. Return the removed paths. Only the first call reads the existing manifests, which
+        list a file for each rank."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]

@@ -113,8 +113,9 @@ def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
     """Return the groups of the ranks `members`, which must all call this, by node. `everyone`: an existing group of
-    them, which is used if all are on one node. `firsts` is made only if the ranks write, and made last, because torch
-    names a group by its ranks and by the number of groups that a rank has."""
+    them, which is used if all are on one node. `limit`: time limit of messages. `firsts` is made only if the ranks
+    write (`writes`), and made last, because torch names a group by its ranks and by the number of groups that a rank
+    has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)

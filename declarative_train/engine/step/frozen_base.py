@@ -125,8 +125,8 @@ def locate_files(record: Record, checkpoint: str) -> Record:
 
 
 def source_of(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters of an entry of `base` by name, read from its files. Raises CheckpointFailure if the files
-    are missing or changed."""
+    """Return the parameters of an entry of `base` by name, read from its files when they are needed. `checkpoint`: the
+    path of the checkpoint with this entry. Raises CheckpointFailure if the files are missing or changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:

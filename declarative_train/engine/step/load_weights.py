@@ -49,8 +49,8 @@ class WeightSource(Protocol):
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors in `into` (by name) from the file. For sharded and divided tensors only this rank's part is
-        read."""
+        """Fill the tensors in `into` (by name) from the file. `cuts`: this rank's parts of tensors that the `tensor`
+        axis divides. For sharded and divided tensors only this rank's part is read."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""
@@ -68,14 +68,15 @@ class OpenedWeights:
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """Load the initial values of all `plans` into the model, in order. Raises RunFailure."""
+    """Load the initial values of all `plans` into the model, in order. `whole` False: `model` is a pipeline stage.
+    Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
-    """Open files of initial values and compare names and shapes with the model; no values are read. Raises RunFailure
-    with one message about all names that do not fit. `whole` False: `model` is a pipeline stage, and names that it
-    lacks may belong to other stages."""
+    """Open the files of initial values that `plans` name, and compare names and shapes with the model; no values are
+    read. Raises RunFailure with one message about all names that do not fit. `whole` False: `model` is a pipeline
+    stage, and names that it lacks may belong to other stages."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -143,8 +144,9 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values into plain tensors (`into`) and into packed weights, which are stored in fewer bits. Packed weights
-    are written one after the other, so that only one of them is in float32 at a time."""
+    """Write values into plain tensors and into packed weights, which are stored in fewer bits. `into`: both kinds by
+    name; `packed`: the packed ones among them. `cuts`: as for `WeightSource.write`. Packed weights are written one
+    after the other, so that only one of them is in float32 at a time."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -154,7 +156,8 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Yield every name of each parameter that a file fills; a tied parameter has several."""
+    """Yield every name of each parameter of the model that one of the opened files fills; a tied parameter has
+    several."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -168,7 +171,8 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Source for the tensors of a run's checkpoint, saved under any layout."""
+    """Source for the tensors of a run's checkpoint, saved under any layout. `kind`: beginning of their keys in the
+    checkpoint, which their names here do not have."""
 
     entry: CheckpointEntry
     shapes: Shapes

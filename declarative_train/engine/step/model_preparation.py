@@ -111,8 +111,8 @@ def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Allocate memory for tensors on the meta device. Tensors with several names stay one tensor, which they do not
-    with `to_empty`. `dtype`: replaces that of floating-point tensors."""
+    """Allocate memory for the tensors of the modules `roots` that are on the meta device. Tensors with several names
+    stay one tensor, which they do not with `to_empty`. `dtype`: replaces that of floating-point tensors."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):

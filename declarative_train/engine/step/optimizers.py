@@ -125,8 +125,9 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return a state value on the device where torch's `load_state_dict` would put it. A step counter is a tensor: on
-    the parameter's device if the kernel reads it there, otherwise on the CPU."""
+    """Return the state value `entry` of a parameter on the device where torch's `load_state_dict` would put it. The
+    step counter is a tensor: on the parameter's device if the kernel reads it there, as settings of the group decide;
+    otherwise on the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -162,9 +163,9 @@ def build_optimizers(
 
 
 def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return {name: optimizer}: first the recipe's optimizer, then those of single parameters in the order of the
-    model. A name is the optimizer's type, with a number if there are several of a type. It is the same on every rank
-    and in every mode."""
+    """Return {name: optimizer}: first the recipe's `optimizer`, then those that single parameters of `plans` have, in
+    the order of the model. A name is the optimizer's type, with a number if there are several of a type. It is the same
+    on every rank and in every mode."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:

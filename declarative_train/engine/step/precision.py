@@ -97,7 +97,8 @@ class CastParameters:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Replace a parameter of a module; in recurrent networks, also its entry in their second list of weights."""
+    """Replace the parameter `name` of a module by `tensor`; in recurrent networks, also its entry in their second list
+    of weights."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -107,8 +108,8 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: parameters are
-    in `dtype`. None or `sharded`: parameters stay as they are."""
+    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: the parameters
+    of `modules` are in `dtype`. If that is None or with `sharded`, they stay as they are."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 

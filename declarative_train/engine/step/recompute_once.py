@@ -37,8 +37,8 @@ class _AllRecomputedError(Exception):
 def checkpoint_once(
     forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
 ) -> Any:
-    """Run a forward and recompute it in the backward, as `torch.utils.checkpoint.checkpoint` does. `draws`: the forward
-    draws random numbers. `contexts`: function that returns the context managers of the forward and of the
+    """Run `forward(*inputs)` and recompute it in the backward, as `torch.utils.checkpoint.checkpoint` does. `draws`:
+    the forward draws random numbers. `contexts`: function that returns the context managers of the forward and of the
     recomputation."""
     saved: list[ref[_Saved]] = []
     of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
@@ -85,8 +85,8 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Save the current autocast settings and, if `draws`, generator states. Return a function whose context manager
-    restores them."""
+    """Save the current autocast settings and, if `draws`, the generator states of the devices of `inputs`. Return a
+    function whose context manager restores them."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

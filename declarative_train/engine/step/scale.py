@@ -43,8 +43,8 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (factors of the L terms, as scalar tensors; global counts of the L terms). `num_rows`: real rows of
-        the global batch."""
+        """Return (factors of the L terms, as scalar tensors; global counts of the L terms) for a step. `chunks`: this
+        rank's rows; `num_rows`: real rows of the global batch."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)

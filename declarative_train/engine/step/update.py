@@ -33,9 +33,9 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Set the lr, clip the gradients and update the parameters. With `non_finite: skip` or fp16, a step with nan or
-        infinite gradients changes nothing. Return (gradient norm before clipping, whether it is finite), each None if
-        not computed."""
+        """Set the lr, clip the gradients and update the parameters. `lr_factor`: factor of the lr schedule. With
+        `non_finite: skip` or fp16, a step with nan or infinite gradients changes nothing. Return (gradient norm before
+        clipping, whether it is finite), each None if not computed; `measure`: the norm is wanted."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):

@@ -198,8 +198,8 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
 
 
 def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file. `names`: the tensors in the
-    file. Lint and run use the same words; only the run can read every file."""
+    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file. `prefix`: the entry's key;
+    `path`: the file; `names`: the tensors in it. Lint and run use the same words; only the run can read every file."""
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -35,7 +35,8 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
-    """Report a loss term whose input is computed by a function without a derivative (G009)."""
+    """Report a loss term whose input is computed by a function without a derivative (G009). `stops`: the places of such
+    functions, with a message for each."""
     message = f"the loss `{term}` cannot be used for training: a function before `{input}` has no derivative"
     return error("G009", span, message, "for the value of `//` use `floor(detach(x / y))`", stops)
 

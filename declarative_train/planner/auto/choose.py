@@ -160,8 +160,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the candidate with the least time, the first one of several; the first candidate of all if no time is
-    known."""
+    """Return the candidate with the least time, among `fitting`, the first one of several equally fast; the first
+    candidate of all if no time is known."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -227,7 +227,7 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
-    """Return one sentence that explains the choice of `best`."""
+    """Return one sentence that explains the choice of `best`, for the plan. `verdicts`: those on all candidates."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is only one device"

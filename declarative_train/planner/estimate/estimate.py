@@ -53,8 +53,8 @@ def estimate(
 
 
 def mean_estimate(parts: Iterable[tuple[float, EstimatePlan]]) -> EstimatePlan:
-    """Return the mean of the estimates for steps of several lengths, the longest last, each with its share of the
-    steps."""
+    """Return the mean of estimates for steps of several lengths. `parts`: (share of the steps, estimate), the longest
+    step last. Memory is that of the longest step."""
     pairs = list(parts)
     longest = pairs[-1][1]
     if len(pairs) == 1 or longest.step_s is None:

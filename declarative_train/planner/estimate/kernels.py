@@ -73,8 +73,8 @@ class NodeKernels:
 def kernels_of(
     graph: Graph, parameters: Sequence[ParameterPlan], works: Mapping[str, tuple[Work, ...]], precision: str
 ) -> dict[str, NodeKernels]:
-    """Return {node: its kernels} for the graph. `works`: the work of the same nodes, which is used for layers that
-    cannot be traced, such as those of plugins."""
+    """Trace the nodes of a graph and return {node: its kernels}. `works`: the work of the same nodes, which is used for
+    layers that cannot be traced, such as those of plugins."""
     stored = {item.name: item for item in parameters if item.storage is not None}
 
     def measure(

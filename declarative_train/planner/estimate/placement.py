@@ -38,7 +38,8 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline of a placement. `wires[i]`: bytes per sample sent from stage i to the next one, and bytes sent back."""
+    """Pipeline of a placement. `schedule`: its name in the recipe. `wires[i]`: bytes per sample sent from stage i to
+    the next one, and bytes sent back. `stride`: distance between the numbers of consecutive ranks of a pipeline."""
 
     schedule: str
     num_ranks: int

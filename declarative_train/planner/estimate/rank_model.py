@@ -41,7 +41,8 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return (graph and parameters with the sizes that one rank has, {path of a layer: its sums over ranks})."""
+    """Return (the graph with the sizes that one rank has, its parameters likewise, {path of a layer: its
+    communication}), for the ranks of `tensor`, `context` and `expert`."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
@@ -63,8 +64,8 @@ def divide_for_rank(
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
     """Return the exchanges of keys and values of a sample between `size` ranks that each have a part of its positions.
-    `widening`: in a ring, how many times as many bytes the gradients of keys have; 0: no ring, keys are gathered and
-    their gradients scattered."""
+    `elements`: keys and values of all positions together. `widening`: in a ring, how many times as many bytes the
+    gradients of keys have; 0: no ring, keys are gathered and their gradients scattered."""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # of which each rank keeps its own
@@ -87,7 +88,8 @@ def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iter
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:
-    """Return (number of heads, number of key heads, width of a head) of an attention layer."""
+    """Return (number of heads, number of key heads, width of a head) of an attention layer. `known`: the specs of the
+    graph's edges."""
     component = node.component or {}
     heads = int(str(component["heads"]))
     width = int(str(component.get("head_width") or known[next(iter(node.inputs.values()))].shape[-1] // heads))
@@ -104,7 +106,8 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return (graph with the rank's sizes, specs of its divided outputs). `inputs`: specs of its divided inputs."""
+        """Return (graph with the rank's sizes, specs of its divided outputs). `prefix`: text before the names of its
+        nodes in a path. `inputs`: specs of its divided inputs."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -119,7 +122,8 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return (node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs."""
+        """Return (node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs;
+        `known`: undivided specs of the graph's edges."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

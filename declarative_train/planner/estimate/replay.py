@@ -29,7 +29,8 @@ class StageTime:
 
 
 def pipeline_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
-    """Return the seconds from the first forward to the end of the last backward."""
+    """Return the seconds from the first forward to the end of the last backward. `schedule`: its name in the recipe;
+    `stages`: the seconds of each stage."""
     few, more = 2 * len(stages), 4 * len(stages)
     if 3 * more * len(stages) > MOST_ACTIONS:
         return _closed_form_s(schedule, num_ranks, stages, num_microbatches)
@@ -81,7 +82,8 @@ Part = tuple[int, str, int]  # stage, kind of action, microbatch
 def _actions(
     schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Return (rank, actions), sorted so that each action is after those for which it waits."""
+    """Return the schedule as (rank, actions that it runs at the same time), sorted so that each is after those for
+    which it waits."""
     grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
     return tuple(
         (rank, tuple((int(stage), kind, int(number)) for stage, kind, number in _ACTION.findall(cell)))

@@ -24,7 +24,7 @@ _WIDE = ("h", "b", "gb", "gh", "rtx-5")  # GPUs with compute capability 9.0 or m
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMemory:
-    """Bytes outside the live tensors, with the source of the figure."""
+    """Memory of a GPU that is not in live tensors. `what`: its use; `source`: where the figure was published."""
 
     what: str
     num_bytes: int

@@ -40,8 +40,9 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softm
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step of the slowest device: computing, communication while nothing is computed, idle
-    time in the pipeline, update, and waiting for data."""
+    """Seconds of one optimizer step of the slowest device, by part. `exposed_s`: communication while nothing is
+    computed. `bubble_s`: idle time in the pipeline. `waiting_s`: waiting for data. `transfers`: all communication,
+    including that behind computing."""
 
     compute_s: float
     exposed_s: float
@@ -55,7 +56,8 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scaled(self, factor: float) -> StepTime:
-        """Return the time with every part multiplied by `factor`."""
+        """Return the time with every part multiplied by `factor`, and without waiting for data, which is added
+        later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
         return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 
@@ -119,9 +121,9 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
 def _repack_s(
     gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
 ) -> float:
-    """Return the seconds in which `fully_shard` copies gathered parameters out of the buffer of their collective (read
-    and written in the compute dtype), and gradients into the buffer of theirs (also cast to the dtype of the
-    reduction)."""
+    """Return the seconds in which `fully_shard` copies parameters out of the buffer in which they were gathered (read
+    and written in the compute dtype), and gradients into the buffer from which they are reduced (also cast to the dtype
+    of the reduction). `gathered`, `reduced`: these transfers."""
     size = placement.shards.size
     if not placement.is_sharded or placement.sharding is None:
         return 0.0
@@ -160,7 +162,8 @@ def _stage_times(model: ModelFacts, placement: Placement, machine: Machine) -> l
 def _stage_time(
     number: int, names: Sequence[str], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StageTime:
-    """Return the seconds of one microbatch in stage `number`; the backward includes recomputation."""
+    """Return the seconds of one microbatch in stage `number`, whose nodes are `names`; the backward includes
+    recomputation."""
     pipes, rows = placement.pipes, placement.rows
     is_last, _ = model.images.decide("cuda", is_plain=not placement.is_sharded and pipes is None)
     forward_s = backward_s = weights_s = 0.0
@@ -183,7 +186,8 @@ def _stage_time(
 
 @lru_cache(maxsize=65536)
 def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int, is_compiled: bool) -> float:
-    """Return the seconds of one pass (forward or backward) through a node."""
+    """Return the seconds of one pass (forward or backward) through a node. `rows`: samples in a microbatch.
+    `is_compiled`: elementwise operations are fused."""
     constants, hardware = machine.constants, machine.hardware
     peak = hardware.peak_of(precision)
     assert peak is not None
@@ -220,7 +224,8 @@ def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return (seconds to send a stage's output on, seconds to send the gradient of its input back)."""
+    """Return (seconds to send the output of stage `number` on, seconds to send the gradient of its input back), for a
+    microbatch; 0 if the other stage is on the same rank or does not exist."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]

@@ -98,8 +98,8 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the total bytes of these nodes' parameters over all devices of a group, with the padding that makes the
-    devices' shards equal. `width`: bytes per element."""
+    """Return the total bytes of the parameters of the nodes `names` over all devices of a group, with the padding that
+    makes the devices' shards equal. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 

@@ -65,9 +65,10 @@ def _even_parts(whole: int, number: int) -> list[int]:
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the workspace of the lstm kernel. It is measured on small tensors and extrapolated, since it
-    grows linearly with each of the three sizes. The error is up to 5% for 2 rows and 1% for 16 or more, since parts of
-    the workspace are rounded up to pages."""
+    """Return the bytes of the workspace of the lstm kernel. `steps`: positions of a sequence; `rows`: sequences;
+    `width`: of the hidden state. It is measured on small tensors and extrapolated, since it grows linearly with each of
+    these sizes. The error is up to 5% for 2 rows and 1% for 16 or more, since parts of the workspace are rounded up to
+    pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:

@@ -72,8 +72,8 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of the memory estimates from a trace of a plan that is sharded or on one device. On one
-        device, the half-precision copies of the parameters are subtracted."""
+        """Return the scale of the memory estimates from a trace of a plan that is sharded or on one device; None if the
+        trace failed. On one device, the half-precision copies of the parameters are subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -89,7 +89,8 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Return the traces of a small plan by pipeline position. Raises the errors of the traces."""
+        """Trace a small plan and return {pipeline position: live bytes at each moment}. `is_begun`: gradients exist
+        from the beginning. Raises the errors of the traces."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
@@ -184,8 +185,8 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the peak at each pipeline position with `number` microbatches, from three traces with fewer (`numbers`);
-    None if the memory does not grow linearly."""
+    """Return {pipeline position: live bytes at the peak} with `number` microbatches, from three traces (`tried`) with
+    fewer (`numbers`); None if the memory does not grow linearly."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)

@@ -119,7 +119,8 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """Return {pipe: everything that was written to it until it was closed}."""
+    """Read from pipes until they are closed or the time `deadline_s` (of `time.monotonic`) is over. Return {pipe: the
+    bytes that were read}."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

@@ -86,7 +86,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return stored
 
     def claim(self, tensor: Any, kind: int) -> None:
-        """Set the class of a tensor's storage, for its whole lifetime."""
+        """Set the class of a tensor's storage to `kind` (such as PARAMETERS) for its whole lifetime; the tensor is
+        counted if it is new."""
         stored = self.add(tensor)
         if stored is not None:
             stored.kind, stored.is_claimed = kind, True

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """Run `engine.step` while `live` counts. The count begins with everything that exists before the step."""
+    """Run `engine.step` with the number and the batches of a step while `live` counts, and return its result. The count
+    begins with everything that exists before the step. `more`: further arguments of `engine.step`."""
     observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:

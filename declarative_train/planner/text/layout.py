@@ -37,8 +37,8 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on unusual sharding: parameters that stay gathered, gradients that are kept over several
-    accumulation steps."""
+    """Return lines on unusual sharding: parameters that stay gathered, and when gradients are reduced if a step has
+    several chunks (`num_chunks` forwards)."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -52,7 +52,7 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
 
 
 def describe_context(context: ContextPlan, size: int) -> str:
-    """Return a text with the positions of each rank of the `context` axis."""
+    """Return a text with the positions of each of the `size` ranks of the `context` axis."""
     chunk, last = context.length // (2 * size), 2 * size - 1
     return (
         f"{format_count(size, 'rank')} of the context axis share the {context.length} positions of "

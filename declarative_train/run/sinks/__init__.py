@@ -29,7 +29,8 @@ DEFAULT: Chosen = {"tensorboard": {}}
 
 
 def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
-    """Open the built-in sinks, in the order of the tables. Raises OSError if a destination cannot be written."""
+    """Open the built-in sinks, in the order of the tables: those of every run and those `chosen` by the recipe.
+    `quiet`: no progress in the terminal. Raises OSError if a destination cannot be written."""
     always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
     return (
         *always,

@@ -248,8 +248,8 @@ def wrap(line: str, width: int | None) -> str:
 
 
 def summarize(steps: Collection[StepDone]) -> dict[str, float]:
-    """Return the medians of the measured speed and the peak of the memory, under the names that the plan's predictions
-    have."""
+    """Return the medians of the measured speed and the peak of the memory over these logging steps, under the names
+    that the plan's predictions have. A value that was never measured is left out."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]

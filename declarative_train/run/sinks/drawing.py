@@ -41,8 +41,9 @@ def png(image: Image) -> bytes:
 
 
 def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[int]]) -> Image:
-    """Draw a confusion matrix. `table[i][j]`: number of items of class i that were predicted as class j; rows are
-    targets, columns predictions. A cell is darker the larger its share of the row is."""
+    """Draw a confusion matrix with a title and the `names` of the classes. `table[i][j]`: number of items of class i
+    that were predicted as class j; rows are targets, columns predictions. A cell is darker the larger its share of the
+    row is."""
     cell = max(14, min(72, _SIDE // len(table)))
     letters = min(_LETTERS, cell - 2)
     shown = [_short(name, 24) for name in names]

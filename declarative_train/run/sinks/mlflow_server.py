@@ -138,7 +138,8 @@ def local_store(folder: Path) -> str:
 
 
 def open_client(uri: str) -> Any:
-    """Import MLflow (which takes seconds) and return a client. Its time-outs are short, unless the user set them."""
+    """Import MLflow (which takes seconds) and return a client of the server or database at `uri`. Its time-outs are
+    short, unless the user set them."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient

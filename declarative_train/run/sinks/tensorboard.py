@@ -259,7 +259,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return a Summary with bytes as a string tensor, for one of TensorBoard's plugins."""
+    """Return a Summary that has bytes as a string tensor under `tag`, for the TensorBoard plugin named `plugin`."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -95,7 +95,8 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
-    """Return (the newest checkpoint of the newest run with this recipe name, reasons why newer ones were skipped)."""
+    """Return (the newest undamaged checkpoint of the newest run below `folder` with this recipe name, None if there is
+    none; reasons why newer ones were skipped). `look`: the check for damage."""
     passed_over: list[str] = []
     for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)

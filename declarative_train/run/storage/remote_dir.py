@@ -36,8 +36,8 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL for the folder of a new run. If the run's checkpoints are at a URL in the same folder of runs, it
-    is the same folder."""
+    """Return the URL for the folder of a new run below `remote`, the URL of a folder of runs. `checkpoints`: the place
+    of the run's checkpoints, None if it is in the run's folder; if it is below `remote` too, its folder is used."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -45,9 +45,9 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run's folder from a URL into `runs` if there are more events at the URL than here: the run of `folder`,
-    otherwise the newest run with this name. Return a notice if it was copied, otherwise None. Raises the exceptions of
-    the store's client."""
+    """Copy a run's folder from `remote`, the URL of a folder of runs, into `runs` if there are more events at the URL
+    than here: the run of `folder`, or without one the newest run with this name. Return a notice if it was copied,
+    otherwise None. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -112,8 +112,8 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files to the URL, and remove files there that no longer exist here. Raises the
-        exceptions of the store's client."""
+        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: record
+        at the URL that the run no longer writes. Raises the exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
             begun_s = time.monotonic()

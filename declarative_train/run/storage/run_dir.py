@@ -55,7 +55,8 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder of a run, and the start of the run: a checkpoint (`entry`), or the plan with its initial `weights`."""
+    """Folder of a run, and the start of the run: a checkpoint (`entry`), or without one the plan with its initial
+    `weights`. `notices`, `warnings`: lines to print about this choice."""
 
     run_dir: Path
     entry: CheckpointEntry | None
@@ -342,8 +343,8 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest complete checkpoint of a run; None if there is none. If the run has no folder on this machine,
-    a new run starts from the checkpoint."""
+    """Return the newest complete checkpoint in `root`, the checkpoints of a run; None if there is none. If the run has
+    no folder on this machine, a new run starts from the checkpoint. Raises NoWholeCheckpoint if all are damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))

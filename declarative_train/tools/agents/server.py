@@ -85,8 +85,9 @@ def _set(settings: Mapping[str, str] | None) -> list[str]:
 
 
 async def _run(*words: str) -> str:
-    """Return the output of a command, and its errors if it prints nothing else. Raises ToolError, which the client
-    receives as the error of the call, if a word is an option or the command takes too long."""
+    """Run a command of dtrain and return its output, and its errors if it prints nothing else. `words`: its arguments.
+    Raises ToolError, which the client receives as the error of the call, if a word is an option or the command exceeds
+    its time limit."""
     if len(words) > 1 and words[1].startswith("-"):
         raise ToolError(f"`{words[1]}` is an option; pass a name or a path")
     return await anyio.to_thread.run_sync(partial(_output, words), abandon_on_cancel=True)

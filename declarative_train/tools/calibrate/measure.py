@@ -69,7 +69,8 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Return the machine of this rank; all ranks call it at the same time."""
+    """Return the figures of the machine as this rank measures them; all `num_ranks` ranks call it at the same time.
+    `probes`: steps from which the other constants follow."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()
@@ -191,7 +192,8 @@ def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
 
 
 def _in_ranks(num_ranks: int, kind: str, work: Callable[..., Any]) -> Any:
-    """Return what the first of `num_ranks` processes of a group returns from `work(device, num_ranks)`."""
+    """Start `num_ranks` processes, each of which calls `work(device, num_ranks)` in a process group, and return the
+    result of the first. `kind`: the kind of device."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -94,8 +94,8 @@ def _compile(mode: str, number: int, num_ranks: int) -> Probe:
 
 
 def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
-    """Return the machine with the constants of `STEPS`, and the optimizer's time for a tensor. All ranks call it at the
-    same time."""
+    """Return the machine with the constants of `STEPS`, each computed from the measured time of its probe, and with the
+    optimizer's time for a tensor. All ranks call it at the same time."""
     measured = {step: measure(probe.plan) for step, probe in probes.items()}
     many, few = (probes["single", number] for number in (MANY, FEW))
     tensors = len(many.plan.parameters) - len(few.plan.parameters)

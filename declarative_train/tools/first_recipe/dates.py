@@ -61,8 +61,9 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date to use: those that differ between the dates. The time of the day is used only if some
-    dates have one, the day of the year only if the dates span most of a year."""
+    """Return the parts of a date that a first recipe uses: always `time`; `month` or `yearday` if the dates are in
+    several months, depending on how many days differ; `weekday` and `hour` if these differ. `values`: the column `name`
+    without missing values; `format`: how its texts are read."""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})

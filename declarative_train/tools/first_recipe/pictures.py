@@ -248,8 +248,9 @@ def make_of_files(
     schema: str,
     command: str,
 ) -> PictureRecipe:
-    """Return the contents of a recipe for a table with file names. `files`: (column with the names, folder of the
-    files). Raises UnusableError."""
+    """Return the contents of a recipe for a table with file names. `source`: keys of the table's source. `files`:
+    (column with the names, folder of the files). `path`: the recipe's file. `command`: the command to name in its
+    header. Raises UnusableError."""
     column, folder = files
     return PictureRecipe(
         path=str(path),

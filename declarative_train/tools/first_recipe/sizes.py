@@ -15,8 +15,9 @@ _MOST_EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in a recipe. `fractions`: share of the rows of each set except training, which gets the rest. `patience`,
-    `evaluate_every`: in epochs."""
+    """Sizes in a first recipe. `fractions`: share of the rows of each set except training, which gets the rest.
+    `patience`, `evaluate_every`: in epochs. `hidden`: widths of the network's two hidden layers. `dropout`,
+    `weight_decay`: strength of regularisation."""
 
     fractions: dict[str, float]
     batch_size: int

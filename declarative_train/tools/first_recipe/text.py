@@ -29,7 +29,9 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
-    """Contents of a first recipe. `lacking`: {set: classes that have no row in it}."""
+    """Contents of a first recipe, from which its text is written. `command`: the command for its header. `num_rows`:
+    rows of the table; `is_sampled`: only some of them were inspected. `seed`: that of the split. `lacking`: {set:
+    classes that have no row in it}."""
 
     path: str
     command: str
@@ -298,7 +300,8 @@ def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
-    """Return a text as lines of a YAML comment. Characters that end a line are replaced by blanks."""
+    """Return a text as lines of a YAML comment. Characters that end a line are replaced by blanks. `margin`: blanks
+    before each `#`. `hanging`: indentation of all lines but the first."""
     whole = " ".join(text.split())
     begin = f"{' ' * margin}# "
     return wrap(
@@ -319,7 +322,7 @@ def quote(text: str) -> str:
 
 
 def flow_list(key: str, names: Sequence[str]) -> list[str]:
-    """Return `key` with a YAML list in brackets, over several lines if it is long."""
+    """Return `key` with the list `names` in brackets, as lines of YAML; several lines if it is long."""
     words = [quote(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["

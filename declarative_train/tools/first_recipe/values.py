@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """Column with its values. `words`: {value: its count}, without missing values."""
+    """Column of a table, as read for inspection. `values`: those of all inspected rows; `present`: which of them are
+    not missing. `words`: {value: its count}, without missing values."""
 
     column: Column
     values: np.ndarray

@@ -29,8 +29,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Fits:
-    """Answer of `dtrain fits`. `through`: what computes a published model (a block of dtrain, or a library). `changes`:
-    those that save most first. `budget`: the number of tokens (or samples) to train on."""
+    """Answer of `dtrain fits`. `target`: the recipe or model that was asked about. `plan`: its plan in the first
+    layout. `through`: what computes a published model (a block of dtrain, or a library). `changes`: those that save
+    most first; `layouts`: those that fit, the fastest first. `budget`: the number of tokens (or samples) to train on;
+    `price`: of one GPU for an hour, None if not given."""
 
     target: str
     plan: Plan

@@ -71,7 +71,9 @@ def axes_of(plan: Plan) -> Settings:
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
-    """Yield (change as text, settings) for changes that do not affect the numbers of the training."""
+    """Yield (change as text, settings) for changes that may save memory or time: activation checkpointing, smaller
+    chunks of work, half precision, another number of GPUs. `does_fit`: the plan fits as it is; then fewer GPUs are
+    tried, otherwise more."""
     training, batch, count = plan.training, plan.batch, plan.layout.num_devices
     for policy in NEXT_POLICIES[training.recomputation.policy]:
         yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
@@ -119,8 +121,8 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes sorted by usefulness. If the plan fits: first those that are faster and still fit, then those
-    that save most memory. Otherwise by memory alone."""
+    """Return the changes sorted by usefulness. If the plan fits (`does_fit`): first those that are faster and still
+    fit, then those that save most memory. Otherwise by memory alone."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
@@ -131,7 +133,8 @@ def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]
 
 
 def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
-    """Call functions at the same time in child processes, or in this process if that fails. Return their results."""
+    """Call the functions `works` at the same time in child processes, or in this process if that fails. Return their
+    results in order."""
     import torch
 
     from declarative_train.planner.footprint.forked_process import ChildError, in_children

@@ -60,5 +60,5 @@ def as_data(found: Fits) -> dict[str, Any]:
 
 
 def _patch(num_nodes: int) -> dict[str, Any]:
-    """Return the merge patch that a plugin of Kubeflow applies to a TrainJob."""
+    """Return the merge patch that a plugin of Kubeflow applies to a TrainJob, so that it runs on `num_nodes` nodes."""
     return {"metadata": {"annotations": {DONE: "yes"}}, "spec": {"trainer": {"numNodes": num_nodes}}}

@@ -52,7 +52,8 @@ def check_number(word: str, number: int | None, most: int | None) -> None:
 
 
 def layout_of(count: int) -> Settings:
-    """Return the section `layout` for a number of GPUs, in nodes of 8. Raises DtrainError."""
+    """Return the section `layout` for `count` GPUs, in nodes of 8. Raises DtrainError for a number that does not fill
+    whole nodes."""
     if count <= PER_NODE:
         return {"gpus": count}
     if count % PER_NODE:
@@ -64,7 +65,8 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: a file, or a text made for a published model, over which `settings` are merged."""
+    """Recipe to plan: the file at `path`, or a `text` made for a published model, over which `settings` are merged.
+    `through`: what computes the published model; `notes`: what its recipe leaves out."""
 
     path: str
     settings: Settings
@@ -100,7 +102,7 @@ class Source:
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 
     def on(self, count: int) -> Settings:
-        """Return the settings for this number of GPUs; they replace those in the recipe."""
+        """Return the settings for `count` GPUs; they replace those in the recipe."""
         recipe = self._read(self.settings).recipe
         before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
         return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}

@@ -54,7 +54,9 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and outputs of a class of models. `head`: the recipe must add an output layer."""
+    """Inputs and targets of a class of models. `input`: what the model reads; `target`: what a sample is trained to
+    predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`: the model's
+    decoder reads the tokens too."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -65,7 +67,9 @@ class _Shape:
 def target_of_folder(
     written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
-    """Return the recipe for a folder, or for a hub id in the cache (`written`). Raises TargetError."""
+    """Return the recipe for a model in a folder, or with a hub id in the cache (`written`). `task`: full, lora, qlora
+    or pretrain; `batch`: samples of a step; `length`: tokens of a sample, None: a default; `precision`, `layout`:
+    values of the recipe. Raises TargetError."""
     try:
         folder = find_published_folder(written, os.path.abspath(written))
         config = read_config(folder)
@@ -134,7 +138,8 @@ def _family(block: str) -> Family:
 
 
 def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
-    """Return the inputs and outputs of a model, from the name of its class in the config. Raises TargetError."""
+    """Return the inputs and targets of a model, from the name of its class in the config. `block`: the block of dtrain
+    that computes the model, or None. Raises TargetError."""
     if is_of_timm(config) or block in ("vit", "resnet"):
         return _Shape("picture", "label")
     name = str(next(iter(config.get("architectures") or ()), ""))
@@ -180,7 +185,8 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return (node of the model as YAML tree, text on what computes it)."""
+    """Return (node of the model as YAML tree, text on what computes it: timm, transformers or a block). `block`: the
+    block of dtrain that computes the model, or None."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
     if block is not None:
@@ -197,8 +203,9 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return (section `data`, tokens of a sample). The data have as many rows as one step reads; windows overlap, so
-    that few rows are enough."""
+    """Return (section `data` with synthetic data for the model of this config, tokens of a sample or None). `length`:
+    tokens of a sample, None: a default. The data have as many samples as one step reads (`batch`); windows overlap, so
+    that few rows are enough. Raises TargetError."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)
@@ -222,8 +229,8 @@ def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: i
 
 
 def _adapters(task: str) -> Tree:
-    """Return the section `model.parameters`: adapters on every linear map of the blocks, all other parameters
-    frozen."""
+    """Return the section `model.parameters` for a task with adapters: an adapter on every linear map of the blocks, all
+    other parameters frozen. With `qlora`, the adapted weights are stored in 4 bits."""
     storage = {"storage": "nf4"} if task == "qlora" else {}
     return {f"{NET}.*": {"storage": "bf16"}, f"{NET}.layers": {**storage, "adapter": LORA}}
 

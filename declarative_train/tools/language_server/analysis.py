@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of an analysis. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if
-    there is an error."""
+    """Result of the analysis of a recipe in an editor. `text`: the text that was analysed; `texts`: the texts of all
+    its files by path. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if there is
+    an error."""
 
     path: str
     text: str

@@ -46,13 +46,15 @@ class _Cursor:
 
 
 def token_before(text: str, offset: int) -> str:
-    """Return the part of a name directly before the cursor, which a completion replaces."""
+    """Return the part of a name directly before the cursor, which a completion replaces. `offset`: index of the cursor
+    in the text."""
     found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
     return "" if found is None else found[0]
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """Return the names that fit at the cursor. `known`: the last analysis without an error, for columns and shapes."""
+    """Return the names that fit at the cursor, which is at index `offset` of the text. `known`: the last analysis
+    without an error, for columns and shapes, or None."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()

@@ -171,8 +171,8 @@ def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """Return the innermost node that is written at this place; a node in a block is returned once for every use of the
-    block."""
+    """Return the innermost node that is written at this place of a file; a node in a block is returned once for every
+    use of the block. [] if there is none."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -202,7 +202,8 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return a text on what a node computes, with its inputs, outputs and parameters."""
+    """Return a text on the computation of a node, with its inputs, outputs and parameters. `nodes`: the node, once for
+    every use of its block."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

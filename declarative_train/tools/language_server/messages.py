@@ -82,7 +82,8 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """Yield the fixes of the diagnostics in the range `asked`, and one action with all safe fixes of the file."""
+        """Yield a fix for each diagnostic in the range `asked` that has one. `only`: the kinds of actions that the
+        editor wants, None: all; if it names the kind "fix all", yield one action with all safe fixes of the file."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:

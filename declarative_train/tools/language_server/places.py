@@ -46,5 +46,6 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Return whether a span contains a place. Both ends count, because a cursor is between characters."""
+    """Return whether a span contains the place (line, column). Both ends count, because a cursor is between
+    characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

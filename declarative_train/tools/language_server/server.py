@@ -246,7 +246,7 @@ class RecipeServer:
 
     @asynccontextmanager
     async def _progress(self, title: str) -> AsyncIterator[None]:
-        """Show progress within the `with` block, if the editor supports it."""
+        """Show progress with a title in the editor within the `with` block, if the editor supports it."""
         window = self.server.client_capabilities.window
         if window is None or not window.work_done_progress:
             yield
@@ -271,7 +271,8 @@ class RecipeServer:
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
     def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
-        """Send messages to the editor. A base of several open recipes shows the mistakes of all of them."""
+        """Send the messages of a recipe (`found`: by address of the file) to the editor. A base of several open recipes
+        shows the mistakes of all of them."""
         touched = {*recipe.published, *found}
         recipe.published = found
         for uri in touched:

@@ -133,7 +133,8 @@ def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
 
 
 def find_misuse(args: argparse.Namespace, num_nodes: int, num_gpus: int) -> str | None:
-    """Return why the options do not describe a valid job; None if they do."""
+    """Return why the options do not describe a valid job for a plan with this number of nodes and GPUs; None if they
+    do."""
     num_hosts = len([host for host in (args.hosts or "").split(",") if host])
     if args.to in ("kubernetes", "skypilot", "trainjob") and not args.image:
         return f"{args.to} needs an image; help: build one with the Dockerfile of dtrain and pass --image"

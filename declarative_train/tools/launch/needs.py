@@ -17,7 +17,8 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Needs of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`: CPU
-    cores per task. `minutes`: time limit, None if unknown. `lead_s`: seconds from a signal to the end of the run."""
+    cores per task. `minutes`: time limit, None if unknown; `time_reason`: where it comes from. `lead_s`: seconds from a
+    signal to the end of the run. `max_restarts`: how often the job may be started again."""
 
     num_nodes: int
     tasks_per_node: int

@@ -42,8 +42,9 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the user that are not in a plan. `claim`, `mount`: volume of a Kubernetes Job and its path.
-    `at_once`: how many elements of an array run at the same time. `environment`: environment variables of the job."""
+    """Settings of the user that are not in a plan. `image`: the container image; `accelerator`: the engine's name of
+    the GPU; `hosts`: machines to reach by ssh. `claim`, `mount`: volume of a Kubernetes Job and its path. `at_once`:
+    how many elements of an array run at the same time. `environment`: environment variables of the job."""
 
     image: str = ""
     claim: str = ""

@@ -108,7 +108,8 @@ def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
 def start(
     args: argparse.Namespace, recipe: Recipe, base: Plan, points: Sequence[Point], plans: Mapping[str, Plan]
 ) -> int:
-    """Reserve the device slots, resume if requested, run all points, print the results. Return the exit code."""
+    """Reserve the device slots, resume if requested, run all points, print the results. Return the exit code. `base`:
+    plan of the recipe itself; `plans`: those of the points, by key."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import metric_of
     from declarative_train.run.storage.run_lock import RunLock

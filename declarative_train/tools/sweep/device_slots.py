@@ -28,8 +28,8 @@ class DeviceSlot:
 
 
 def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
-    """Return one slot for each run that is active at the same time. `jobs`: number of slots; None: as many as fit.
-    Raises NoRoomError."""
+    """Return one slot for each run that is active at the same time. `layouts`: those of all plans, each of which must
+    fit in a slot. `jobs`: number of slots; None: as many as fit. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)

@@ -90,7 +90,7 @@ class FixedSearch(Search):
 
 def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
     """Return the points of a grid, in which the last key varies fastest, or of a random search: `trials` different
-    draws."""
+    draws, fewer if there are not as many combinations. `choices`: the settings to vary."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
         rows = itertools.product(*(choice.values for choice in choices))
@@ -215,8 +215,8 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points that are checked before an adaptive search: each value of each setting, combined with the first
-    values of the others."""
+    """Return the points that are checked before an adaptive search: each value of each setting in `choices`, combined
+    with the first values of the others."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

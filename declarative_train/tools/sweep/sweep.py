@@ -44,7 +44,8 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a point. `value`: the value of the sweep's metric."""
+    """Result of a point. `folder`: the run's folder; `value`: the value of the sweep's metric, None if there is none;
+    `reason`: why the run failed; `fingerprint`: that of its plan."""
 
     point: Point
     folder: str
@@ -57,7 +58,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Aim:
-    """Metric by which points are compared."""
+    """Metric by which points are compared, and whether its larger values are better."""
 
     metric: str
     higher_is_better: bool

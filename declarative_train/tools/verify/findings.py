@@ -119,7 +119,7 @@ class _Comparer:
         self._rows.append(Row("rows", len(expected), 0.0))
 
     def _compare_parts(self, names: Sequence[str]) -> None:
-        """Check that the parts of all ranks together cover every element of each parameter."""
+        """Check that the parts of all ranks together cover every element of each of the parameters `names`."""
         for name in names:
             places = {place for report in self._reports if name in report.start for place in report.start[name].places}
             held, size = sum(prod(sizes) for _, sizes in places), prod(self._index.parameters[name].shape)
@@ -201,7 +201,8 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return (communication, what the values show) for the difference of a value that is largest on `rank`."""
+        """Return (communication on which a value depends, remark on the cause) for the difference of a value that is
+        largest on `rank`. Each is "" if unknown. `kind`, `name`: the value."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""
         if kind == "divisor":

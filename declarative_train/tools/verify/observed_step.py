@@ -289,7 +289,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield for each chunk the positions of its real rows in the global batch."""
+    """Yield for each chunk the positions of its real rows in the global batch. `dp_rank`: index of the process among
+    those with other rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):

@@ -38,7 +38,8 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks. `num_classes`: number of kinds of ranks."""
+    """Result of the checks of a plan. `num_classes`: number of kinds of ranks. `rows`: how gradients are reduced;
+    `problems`: a sentence for each mistake."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]

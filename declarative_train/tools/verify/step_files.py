@@ -102,6 +102,6 @@ def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch
 
 
 def part_at(whole: torch.Tensor, first: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-    """Return a view of the block of a whole tensor that begins at index `first`."""
+    """Return a view of the block of a whole tensor that begins at index `first` and has these sizes."""
     found: torch.Tensor = whole[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
     return found
