@@ -412,6 +412,6 @@ class Init(Component, ABC):
         parameter."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return the start values of the whole parameter, only if `of_layer`. `path`: path of the layer in the
-        model."""
+        """Return the start values of the whole parameter, only if `of_layer`. `seed`: seed of the run; `path`: path of
+        the layer in the model."""
         raise NotImplementedError

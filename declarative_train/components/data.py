@@ -95,7 +95,8 @@ class Table(ABC):
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Read these columns as LISTS from now on, whose lengths may differ from row to row."""
+        """Read the columns `names` as LISTS from now on, because a field needs them; their lengths may differ from row
+        to row."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files, in bytes; None if it is unknown."""
@@ -214,7 +215,7 @@ class Tally(ABC):
 
     @abstractmethod
     def add(self, values: "Sequence[np.ndarray]") -> None:
-        """Add a chunk of N rows: one array (N, ...) per column of the field."""
+        """Add a chunk of N rows. `values`: one array (N, ...) per column of the field."""
 
     @abstractmethod
     def result(self) -> dict[str, object]:
@@ -316,7 +317,8 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy whose floating-point values have the dtype `dtype`, that of the run's precision."""
+        """Return a copy whose floating-point values have the dtype `dtype`, that of the run's precision, unless the
+        recipe or the columns decide otherwise."""
         return self
 
     def output_of(self, name: str) -> "Field":
@@ -358,8 +360,8 @@ class Field(Component, ABC):
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return the shape, dtype and range of one row's value. (With windows, a dimension for the rows is put
-        before.)"""
+        """Return the shape, dtype and range of one row's value. `statistics`: those of the training rows. (With
+        windows, a dimension for the rows is put before.)"""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
         """Return the conversion of the field's values to the unit of its columns; None if the unit is the same."""
@@ -374,7 +376,7 @@ class Field(Component, ABC):
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
         """Return the field's values (N, *row shape) in the dtype of `row_spec` (float32 for bfloat16). `values`: one
-        array per column. Raises BadValueError."""
+        array per column. `statistics`: those of the training rows. Raises BadValueError."""
 
     def convert_into(
         self,
@@ -383,5 +385,5 @@ class Field(Component, ABC):
         columns: Sequence[Column],
         statistics: Mapping[str, object],
     ) -> None:
-        """Write the result of `convert` into the contiguous array `out`."""
+        """Write the field's values into the contiguous array `out`. Other arguments as in `convert`."""
         out[...] = self.convert(values, columns, statistics)

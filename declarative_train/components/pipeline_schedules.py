@@ -53,7 +53,8 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts `num_microbatches` microbatches per step."""
+        """Return whether torch's schedule accepts `num_microbatches` microbatches per step, for a pipeline of
+        `num_ranks` ranks and `num_stages` stages."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:

@@ -218,8 +218,9 @@ Found = Mapping[str, Mapping[str, FoundComponent]]
 
 @lru_cache(maxsize=64)
 def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
-    """Return the components of a plugin's file, by kind and type, and the problems found. If the file is not valid
-    Python, both are empty: `read_plugin` reports that."""
+    """Return the components of a plugin's file, by kind and type, and the problems found. `text`: content of the file
+    `path`. `may_import`: whether its code may run later. If the file is not valid Python, both results are empty:
+    `read_plugin` reports that."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -241,8 +242,8 @@ def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[F
 
 
 def find_plugin_component(word: str, path: str, name: str) -> type[PluginComponent] | None:
-    """Return the component class of kind `word` and type `name` in the plugin file that a plan names, or None. Raises
-    OSError, and ValueError if the file no longer passes the checks."""
+    """Return the component class of kind `word` and type `name` in the plugin file `path` of a plan; None if it is not
+    there. Raises OSError, and ValueError if the file no longer passes the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin_components(path, file.read(), may_import=True)
     if problems:
@@ -358,7 +359,7 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 
 
 def describe_failure(type: str, problem: Exception) -> ShapeError:
-    """Return the error for user's code that raised `problem` on generated samples."""
+    """Return the error for user's code that raised `problem` on generated samples. `type`: type of the component."""
     lines = str(problem).splitlines() or [""]
     return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 

@@ -20,14 +20,15 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return the number of bytes of a row's quantised values; the last block is padded."""
+    """Return the number of bytes of the quantised values of a row of `columns` numbers; the last block is padded."""
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8
 
 
 def row_bytes(storage: StorageName, columns: int) -> int:
-    """Return the number of bytes of a row: its quantised values, followed by the scales of its blocks in bfloat16."""
+    """Return the number of bytes of a row of `columns` numbers: its quantised values, followed by the scales of its
+    blocks in bfloat16."""
     scales = 0 if storage == "bf16" else num_blocks(columns) * SCALE_BYTES
     return code_bytes(storage, columns) + scales
 

@@ -61,7 +61,8 @@ class Transform(Component, ABC):
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Return the range of the numbers in the result, given the range of the numbers in the image."""
+        """Return the range of the numbers in the result, given `interval`, the range of the numbers in the image.
+        `channels`: the number of channels."""
         return interval
 
     @abstractmethod

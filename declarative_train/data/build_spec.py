@@ -198,7 +198,8 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Return the prepared sets, with the rows of each set converted. A field with a bad value is reported once; the
+    """Return the prepared sets, with the rows of each set converted. `parts`: reader of each field for the main source;
+    `columns`: columns of each (set with its own source or None, field). A field with a bad value is reported once; the
     others are still checked."""
     left = dict(parts)
     found: dict[str, PreparedSet] = {}
@@ -233,7 +234,8 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were left out, and record them in the training set, for the log of the run."""
+    """Report the rows that were left out of the sets (`prepared`), and record them in the training set, for the log of
+    the run. `tables`: table of each source."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():
@@ -263,8 +265,8 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of the fields for the columns of a set's own source. Fields whose columns do not fit were
-    reported earlier."""
+    """Return the readers of the fields for the columns of the set `source`, which has a source of its own (None: the
+    main source). `parts`: the readers for the main source. Fields whose columns do not fit were reported earlier."""
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}

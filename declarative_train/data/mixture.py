@@ -270,8 +270,9 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture, with their numbers of samples in the training set. `window`, `streams`: keys of
-    the shuffle, as in `choose_roll`; the memory is divided among the sources by their shares."""
+    """Return the sources of a mixture, with their numbers of samples in the training set. `weights`: the recipe's
+    weight of each source, or None. `window`, `streams`: keys of the shuffle, as in `choose_roll`; the memory is divided
+    among the sources by their shares."""
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)

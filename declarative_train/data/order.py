@@ -119,7 +119,8 @@ class StepSlice:
 
 
 def locate(step: int, batch: BatchSpec, num_samples: int) -> StepSlice:
-    """Return the epoch and the positions of the global batch of optimizer step `step` (from 1)."""
+    """Return the epoch and the positions of the global batch of optimizer step `step` (from 1). `num_samples`: samples
+    of the training set."""
     epoch, number = divmod(step - 1, batch.steps_per_epoch)
     start = number * batch.global_batch_size
     return StepSlice(epoch, start, min(batch.global_batch_size, num_samples - start))
@@ -161,8 +162,8 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 def evaluation_slots(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
 ) -> list[Slot]:
-    """Return the slot of a data-parallel rank in each batch of an evaluation. `batch_size` is per rank; every rank gets
-    the same number of slots."""
+    """Return the slot of a data-parallel rank in each batch of an evaluation of `num_positions` samples. `batch_size`
+    is per rank; every rank gets the same number of slots. `pad_to_full`: each slot is padded to `batch_size` rows."""
     chunk = batch_size * num_ranks
     return [
         _slot(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)

@@ -268,9 +268,9 @@ def glance(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes, before a run; other errors are found when
-    images are read. `decoded_bytes`: total size of local files to decode completely, which is all images of a small
-    set.
+    """Check the headers of the first images, and the coordinates of boxes, of the set `name` before a run; other errors
+    are found when images are read. `lazy`: readers of these fields. `decoded_bytes`: total size of local files to
+    decode completely, which is all images of a small set.
 
     Bad rows are added to `skips`. Raises BadSampleError, SourceError and MissingPackageError.
     """
@@ -301,8 +301,8 @@ def _with(
 
 
 def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a set keeps a field in memory: the field's own, or a narrower one for a large
-    integer field whose range is known."""
+    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory: the field's own, or a narrower
+    one for a large integer field whose range is known."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage

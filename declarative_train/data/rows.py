@@ -158,8 +158,8 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random share of `num_rows` rows of `base`; with `others`, the rows of `base` that are not in that
-        share."""
+        """Return a random share of `num_rows` rows of `base` (None: all rows), determined by `key`; with `others`, the
+        rows that are not in that share. `starts`: as in the class."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows

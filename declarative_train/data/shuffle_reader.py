@@ -173,13 +173,13 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return the window if its samples can be gathered together with those of other windows; None if they must be
-        gathered separately."""
+        """Return window `number` of an epoch if its samples can be gathered together with those of other windows; None
+        if they must be gathered separately."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
     def _window(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return the window with this number, when it is read; None if this rank does not need it."""
+        """Return window `number` of an epoch, after waiting until it is read; None if this rank does not need it."""
         return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
 
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

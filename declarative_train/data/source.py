@@ -131,7 +131,8 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return the columns of each (source, field). A field that does not fit its columns is reported and left out."""
+    """Return the columns of each (source, field); the source is the name of a set with its own source, or None. A field
+    that does not fit its columns is reported and left out."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():

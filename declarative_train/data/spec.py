@@ -83,8 +83,8 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set is kept on a GPU: it must fit into the memory that steps do not use, and into an eighth of
-    the free memory."""
+    """Return whether a set of `held_bytes` is kept on a GPU: it must fit into the memory that steps do not use
+    (`free_bytes` without `steps_bytes`), and into an eighth of `free_bytes`."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 

@@ -50,7 +50,8 @@ class RowsOfSet:
 
 
 def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:
-    """Return the rows of every set, in the order of the recipe; None if they cannot be divided, which is reported."""
+    """Return the rows of every set, in the order of the recipe; None if they cannot be divided or a set is empty, which
+    is reported. `tables`: table of each source."""
     by, sort = (None, None) if draft.window is None else (draft.window.by, draft.window.sort)
     found: dict[str, RowsOfSet] = {}
     try:

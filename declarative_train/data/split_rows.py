@@ -30,10 +30,11 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, SetRows]:
-    """Return the rows of `training`, and of every set that is divided from this table; no row is in two sets.
+    """Return the rows of `training`, and of every set that is divided from this table; no row is in two sets. `by` and
+    `sort` are keys of the window. Raises SplitError.
 
-    Sets of given values are taken first, then those of the last rows, then those of whole groups, then those of random
-    single rows. `by` and `sort` are keys of the window. Raises SplitError.
+    Sets of given values are cut first, then those of the last rows, then those of whole groups, then those of random
+    single rows.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -82,8 +83,8 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
-    """Return the rows of the sets of a mixture. Each source is split separately; a split with `of` takes rows of that
-    source only."""
+    """Return the rows of the sets of a mixture, as `split_rows`. Each source is split separately; a split with `of`
+    gets rows of that source only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [

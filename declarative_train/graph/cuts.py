@@ -121,8 +121,9 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
 
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
-    """Return the names of the undivided parameters of a layer whose gradients must be summed over ranks, because each
-    rank applies them to its own tokens only."""
+    """Return the names of the undivided parameters of the layer at `path` whose gradients must be summed over ranks,
+    because each rank applies them to its own tokens only. `cut`, `node`: division of the layer's tokens and of the
+    layer."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()

@@ -65,8 +65,9 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer without parameters and with one output; None for other layers and unknown
-        inputs."""
+        """Return the values of a layer on the sample rows; None if an input is unknown, the layer has parameters or
+        buffers, draws random numbers, mixes samples or fails, or is one of a plugin. `inputs`, `specs`: values and
+        specs of its inputs by port. `span`: its place in the recipe."""
         given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None

@@ -130,8 +130,9 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         model: Scope | None = None,
     ) -> None:
-        """Set up an inference. `rules`: the parameter rules; those with an adapter change layers. `model`: the scope of
-        the whole model, for the names in folders of published adapters."""
+        """Set up an inference. `precision`: that of the run, for messages. `probes`: cache of results of layers.
+        `rules`: the parameter rules; those with an adapter change layers. `model`: the scope of the whole model, for
+        the names in folders of published adapters."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}

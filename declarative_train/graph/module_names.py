@@ -27,13 +27,14 @@ def _of_torch(is_sharded: bool) -> frozenset[str]:
 
 
 def is_of_torch(name: str, is_sharded: bool = False) -> bool:
-    """Return whether torch's modules have an attribute with this name; of a dotted name such as `half.0`, the first
-    part is tested."""
+    """Return whether torch's modules (with `is_sharded`, those of `fully_shard`) have an attribute with this name; of a
+    dotted name such as `half.0`, the first part is tested."""
     return name.partition(".")[0] in _of_torch(is_sharded)
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute by which generated code calls the node `name`; usually `name` itself."""
+    """Return the attribute by which generated code calls the node `name`; usually `name` itself. `is_sharded`:
+    `fully_shard` will be applied to the module, which adds methods."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 

@@ -110,7 +110,8 @@ def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, E
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return a node inside a block as a node of the graph around the block. `outside`: the result of `_outside`."""
+    """Return `inner`, a node inside the block `name`, as a node of the graph around the block. `outside`: the result of
+    `_outside`."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",

@@ -56,8 +56,8 @@ def term_of(node: Node) -> Term | None:
 
 
 def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """Return the names of the connected inputs in the order of `forward`'s arguments; None for an input that is not
-    connected."""
+    """Return the names of the connected inputs (`bound`) in the order of `forward`'s arguments; None for an input that
+    is not connected."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

@@ -38,7 +38,8 @@ def divide_tokens(
     graph: Graph, roles: Mapping[str, Role], size: int, stage_of: Callable[[str], int | None]
 ) -> dict[str, TokenCut]:
     """Return {layer: TokenCut} for the layers that read or write divided tokens. `graph` has no blocks. `roles`: what
-    each node does with tokens, by name."""
+    each node does with tokens, by name. `size`: number of parts into which the tokens are divided. `stage_of` returns
+    the pipeline stage of a node."""
     specs = graph.specs()
     made_by = {f"{node.name}:{output}": node for node in graph.nodes for output in node.outputs}
     readers: dict[Edge, list[str]] = {edge: [] for edge in specs}

@@ -72,8 +72,9 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """Return the component whose `type` a mapping names, or None and errors. `others`: keys of the mapping that do not
-    belong to the component. `choices`: the types to choose from; None: the table of the kind."""
+    """Return the component of kind `kind` whose `type` a mapping names, or None and errors. `where`: path of the
+    mapping. `others`: keys of the mapping that do not belong to the component. `choices`: the types to choose from;
+    None: the table of the kind."""
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):

@@ -141,7 +141,8 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Return the schema of a section whose mapping also has the keys of a component."""
+        """Return the schema of the section `section`, whose mapping also has the keys of a component. `name`: name of
+        the section."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)

@@ -126,9 +126,9 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def document_key(about: str | None, default: object) -> dict[str, Any]:
-    """Return the description and default of a key for editors, which insert defaults. A default that would be wrong
-    when it is inserted is only put into the description (a list becomes several lines, which is not valid inside `{ }`;
-    a template of a block parameter is empty outside of the block)."""
+    """Return the description (`about`) and the default of a key for editors, which insert defaults. A default that
+    would be wrong when it is inserted is only put into the description (a list becomes several lines, which is not
+    valid inside `{ }`; a template of a block parameter is empty outside of the block)."""
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None

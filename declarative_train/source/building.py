@@ -150,7 +150,8 @@ class Builder:
         return Scalar(value, text, span, False, places)
 
     def _block_scalar(self, text: str, start: int, end: int) -> Scalar:
-        """Return a block scalar (`|` or `>`). Its span is the content, from the first to the last visible character."""
+        """Return a block scalar (`|` or `>`) with the value `text`, typed from `start` to `end`. Its span is the
+        content, from the first to the last visible character."""
         line, _ = self.lines.place(start)
         begin = self.lines.starts[line] if line < len(self.lines) else end
         raw = self.lines.text[begin:end]
@@ -163,8 +164,8 @@ class Builder:
         )
 
     def _skip_properties(self, event: Any, start: int, end: int) -> int:
-        """Return the offset of the value that follows an anchor and a tag. Report the tag, which recipes must not
-        have."""
+        """Return the offset of the value in a node from `start` to `end`, after its anchor and tag, if any. Report the
+        tag, which recipes must not have."""
         found = _PROPERTIES.match(self.lines.text, start)
         stop = (
             min(found.end(), end) if found and isinstance(event, yaml.ScalarEvent) else found.end() if found else start

@@ -218,6 +218,6 @@ class _Loading:
         return names
 
     def _is_outside(self, real: str, recipe: str) -> bool:
-        """Return whether a file is not in the folder tree of the recipe."""
+        """Return whether a file (`real`: its real path) is not in the folder tree of the recipe."""
         root = find_tree(recipe)
         return os.path.commonpath([root, real]) != root

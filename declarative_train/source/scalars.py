@@ -51,6 +51,7 @@ def has_leading_zero(text: str) -> bool:
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
     """Return the positions of the characters of `value`, which was typed from `start` to `end` (inside any quotes).
+    `escapes`: the typed text may have escapes, which begin with a backslash.
 
     Folding and indentation drop characters, so each run of characters that was kept is searched in the value, from left
     to right. Empty if the value is identical to the typed text.

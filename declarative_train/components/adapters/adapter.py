@@ -37,8 +37,8 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return the `WeightsPlan` that loads the tensors of the folder, and diagnostics for tensors that do not
-        fit."""
+        """Return the `WeightsPlan` that loads the tensors of the folder, and diagnostics for tensors that do not fit.
+        `recipe`, `lowered`: a `Recipe` and its `Lowered`. `span`: the place of diagnostics."""
         raise NotImplementedError
 
     @property

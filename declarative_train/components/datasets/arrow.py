@@ -105,8 +105,8 @@ class ArrowFormat(BlockFormat):
 
 
 def _open(path: str | None) -> Any:
-    """Map a file into memory. If address space is limited (`ulimit -v`), return a reader by batches, since each thread
-    would map the whole file."""
+    """Return an opened Arrow file: mapped into memory or, if it cannot be mapped or address space is limited (`ulimit
+    -v`), read from disk, since each thread would map the whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":

@@ -113,8 +113,9 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return the table of the converted files, after converting them if they are not in the cache; None if there is no
-    cache folder, or nothing shows when the files change (`cache.stamp`). Raises SourceError."""
+    """Return the table of the converted files, after converting them if they are not in the cache. `kind`, `options`:
+    format of the files and the keys that change their rows, for the cache key. Return None if there is no cache folder,
+    or nothing shows when the files change (`cache.stamp`). Raises SourceError."""
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None

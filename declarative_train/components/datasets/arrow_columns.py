@@ -158,8 +158,8 @@ _NUMBERS = frozenset(
 
 
 def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
-    """Return an Arrow ChunkedArray or Array as the numpy array that `Table.read` returns for the column. `where` names
-    the file in messages. Raises SourceError."""
+    """Return `values`, an Arrow ChunkedArray or Array, as the numpy array that `Table.read` returns for the column.
+    `where`: the file, for messages. Raises SourceError."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -320,8 +320,8 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
-    """Return the position of a row for messages: `row 12 of data/b.csv`. Rows count from 1 in each file, without the
-    header."""
+    """Return the position of a row for messages: `row 12 of data/b.csv`. `starts`: number in the table of the first row
+    of each file. Rows count from 1 in each file, without the header."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1

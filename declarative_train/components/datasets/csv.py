@@ -235,7 +235,8 @@ class CsvDataset(FilesDataset):
 
     def read_text(self, file: Any, names: Sequence[str] | None, columns: Sequence[str], block_bytes: int) -> Any:
         """Return pyarrow's reader of record batches with the columns `columns`, all as text. `names`: the names of all
-        columns; None: they are in the first line. Reading raises ArrowInvalid, see `explain`."""
+        columns; None: they are in the first line. `block_bytes`: size of a batch. Reading raises ArrowInvalid, see
+        `explain`."""
         import pyarrow as pa
 
         return self._open_reader(file, names, dict.fromkeys(columns, pa.string()), [], block_bytes, columns)

@@ -92,7 +92,8 @@ def _blank(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return a message of pyarrow with line numbers in place of row numbers, which do not count the lines `gone`."""
+    """Return `error`, a message of pyarrow, with line numbers in place of row numbers, which do not count the lines
+    `gone`."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -154,8 +155,8 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """Return the Arrow type that can hold the values of both types, as pyarrow would choose for one file. Raises
-    ValueError if there is none."""
+    """Return the Arrow type that can hold the values of the types `one` and `other`, as pyarrow would choose for one
+    file. Raises ValueError if there is none."""
     import pyarrow as pa
 
     types = pa.types
@@ -239,8 +240,8 @@ def read_lines(
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Return the table without lines that are not a JSON object, or whose values have another type than earlier lines
-    or than `schema`. These lines are appended to `bad`."""
+    """Return the table of the lines in `content` that are JSON objects with values of the types of earlier lines or of
+    `schema`. The other lines are appended to `bad`, each with the reason."""
     import json as strict
 
     import pyarrow as pa
@@ -283,7 +284,8 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
-    """Raise SourceError if a line has more nested lists and objects than pyarrow can read."""
+    """Raise SourceError if a line has more nested lists and objects than pyarrow can read. `first`: number of the first
+    line, for the message."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

@@ -78,8 +78,8 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Cache the single numbers of rows that were read, so that reading a label later does not compute its image
-        again."""
+        """Cache the columns of `arrays` that have a single number per row, so that reading a label later does not
+        compute its image again. `numbers`: the rows in `arrays`."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -106,7 +106,8 @@ class PluginTable(Table):
 
     @contextmanager
     def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
-        """Convert any exception of the user's code into SourceError, with the row and the line of the code."""
+        """Convert any exception of the user's code in the `with` block into SourceError, with the row and the line of
+        the code. `doing`: what the code does, for the message."""
         try:
             yield
         except Exception as error:  # any exception of the user's code is reported
@@ -125,7 +126,8 @@ class PluginTable(Table):
         return self._name_values(found, row)
 
     def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
-        """Return the values of a row by column. If no columns are declared, return all values under their own names."""
+        """Return `found`, the user's result for a row, as the values by column. If no columns are declared, return all
+        values under their own names. Raises SourceError for another form."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:

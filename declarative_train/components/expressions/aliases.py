@@ -62,8 +62,8 @@ NOTES = {
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """Return a hint for a call whose arguments are all constants, or a comparison with a constant: the text to write in
-    its place. None if there is none."""
+    """Return a hint on what to write instead of passing the constant `value` to the function `name`, which needs a
+    tensor; None if there is none."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}

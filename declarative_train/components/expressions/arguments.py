@@ -33,9 +33,9 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation for a call in an expression, or the value of the call if all arguments are constants.
-    `name_at` and `at`: positions of the name and of the call. Raises ExpressionError with the signature of the
-    function."""
+    """Return the operation for a call of the function `name` in an expression, or its value if all arguments are
+    constants. `keywords`: arguments passed by name. `name_at`, `at`: positions of the name and of the call. Raises
+    ExpressionError with the signature of the function."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -131,7 +131,8 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """Return the result of the function for constant arguments."""
+        """Return the result of the function for the constant arguments `values`. Raises ExpressionError if it cannot be
+        computed or is not finite."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

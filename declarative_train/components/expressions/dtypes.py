@@ -79,8 +79,8 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
-    """Return the dtype and value range of a part of an expression. The dtype of a constant is `bool`, `integer` or
-    `number`."""
+    """Return the dtype and value range of a part of an expression. `edges`: spec of each name in it. The dtype of a
+    constant is `bool`, `integer` or `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, KnownRange(((term.value, term.value),), ())
@@ -128,8 +128,8 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promote(a: str, b: str) -> str:
-    """Return the dtype to which torch promotes two dtypes; either may be that of a Python number (`bool`, `integer`,
-    `number`)."""
+    """Return the dtype to which torch promotes the dtypes `a` and `b`; either may be that of a Python number (`bool`,
+    `integer`, `number`)."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":
             return "int64" if other in ("bool", "integer") else other

@@ -309,7 +309,8 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Return the constant result of arithmetic on two constants, so that no tensor is created for it."""
+    """Return the result of the operator `name` on two constants, so that no tensor is created for it. `offset`,
+    `length`: its place in the text. Raises ExpressionError if it cannot be computed."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

@@ -69,8 +69,8 @@ def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = No
 
 
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
-    """Return the value ranges of the result, of dtype `dtype`, of an operation on operands with known ranges. Integers
-    that overflow wrap around, fractions are rounded."""
+    """Return the value ranges of the result of the operation `name` on operands with known ranges. `options`: its other
+    arguments; `dtype`: dtype of the result. Integers that overflow wrap around, fractions are rounded."""
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
@@ -118,7 +118,8 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether an operation leaves the entries of the last dimension where they are."""
+    """Return whether the operation `name` (such as `reshape`) leaves the entries of the last dimension where they are.
+    `options`: its arguments."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
@@ -212,8 +213,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the ranges of a reduction of `x` over the dimensions `dims`. The range is unknown if the sizes of these
-    dimensions are unknown."""
+    """Return the ranges of the reduction `name` of `x` over the dimensions `dims`. The range is unknown if the sizes of
+    these dimensions are unknown."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -228,8 +229,8 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Return the ranges of concatenated or stacked tensors; entries joined along the last dimension keep their own
-    intervals."""
+    """Return the ranges of concatenated or stacked tensors (`name`: `concat` or `stack`); entries joined along the last
+    dimension keep their own intervals."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]

@@ -78,7 +78,7 @@ def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
 
 def _of_dims(operation: Operation, rank: int) -> str | None:
     """Return the message for a `dim` that does not exist, or an order that does not name all dimensions; None if it is
-    neither."""
+    neither. `rank`: number of dimensions of the operand."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:
@@ -139,8 +139,8 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
 
 
 def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """Return the message for two tensors that cannot be broadcast: the last dimension, aligned at the right, whose
-    sizes are neither equal nor 1."""
+    """Return the message for two tensors that cannot be broadcast, about the last dimension (aligned at the right)
+    whose sizes are neither equal nor 1; None if they can."""
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]

@@ -116,8 +116,8 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return normal numbers of block `number`. Each random word gives two: the cosines fill the first half of a
-        block, the sines the second."""
+        """Return the first `count` normal numbers of block `number`. Each random word gives two: the cosines fill the
+        first half of a block, the sines the second."""
         import numpy as np
 
         half = BLOCK // 2
@@ -136,7 +136,8 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return at least `count` random 64-bit words of block `number`, rounded up to whole vectors."""
+        """Return at least `count` random 64-bit words of block `number`, rounded up to whole vectors. `per_block`:
+        words in a block."""
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)

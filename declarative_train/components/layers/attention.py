@@ -290,7 +290,7 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
     """Return the cut of an attention layer by heads over `size` ranks: the projections by the rows of their matrices,
-    `out` by columns; a sentence if the heads are not divisible."""
+    `out` by columns; a sentence if the layer cannot be divided by heads. `width`: width of the layer's input."""
     heads = _heads(layer, width)
     for number, what in ((heads.num_heads, "head"), (heads.num_kv_heads, "key head")):
         if number % size:
@@ -381,7 +381,8 @@ def _start_of(parameter: str) -> Init | None:
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
     """Yield the matrix products of attention: the projections of T queries and S keys, queries with keys, and weights
-    with values. A causal mask does not reduce them, as in torch's flop counter."""
+    with values. `query`, `context`: ports of the two sequences. A causal mask does not reduce the products, as in
+    torch's flop counter."""
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)
     for each in use.matrices:

@@ -39,8 +39,8 @@ _FORM = re.compile(r"([1-9]\d*) samples?")
 
 
 def group_size(over: str) -> int | None:
-    """Return N for the text `N samples`, None for `microbatch`. Raises ValueError, with the expected form, for other
-    texts."""
+    """Return N for `over`, a text `N samples`; None for `microbatch`. Raises ValueError, with the expected form, for
+    other texts."""
     if over == "microbatch":
         return None
     if match := _FORM.fullmatch(over):
@@ -165,7 +165,7 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
     """Return over how many neighbouring ranks groups of samples extend: the numbers above 1 that occur in the modules
-    of the model, ascending."""
+    of the model, ascending. `microbatch_size`: rows that one rank has at a time."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 

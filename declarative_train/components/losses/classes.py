@@ -63,8 +63,8 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Return the number of items of each class, (C,) int64, without ignored ones. Raises ValueError for a class out of
-    range."""
+    """Return the number of items of each class, (C,) int64, without those of class `ignore_index`. `input`: spec of the
+    scores, whose dimension `class_dim` are the classes. Raises ValueError for a class out of range."""
     import numpy as np
 
     axis = class_axis(input.shape, class_dim)

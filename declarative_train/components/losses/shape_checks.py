@@ -50,7 +50,8 @@ def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...])
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless the input is floating-point, and target and mask have the shape of the input."""
+    """Return a ShapeError unless the input is floating-point, and target and mask have the shape of the input. `type`:
+    type of the loss, for the message."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     return (
@@ -83,7 +84,8 @@ def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
     """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class
-    numbers or, if `soft`, a floating-point probability for each class."""
+    numbers or, if `soft`, a floating-point probability for each class. `type`: type of the loss. `class_dim`: that
+    dimension. `ignore_index`: a number that the target may have in addition to the classes."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
@@ -187,7 +189,8 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint if one of two tensors has a last dimension of size 1 that the other lacks, else None."""
+    """Return a hint if one of two tensors has a last dimension of size 1 that the other lacks, else None. `name`,
+    `other`: what the tensors are called in the hint."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

@@ -189,7 +189,8 @@ class Muon(Optimizer):
         )
 
     def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
-        """Return a ShapeError if some rank would have no rows of a matrix, where torch's muon fails; else None."""
+        """Return a ShapeError if some of the `num_shards` ranks would have no rows of a matrix, where torch's muon
+        fails; else None. `parameters`: shapes by name."""
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
             return None

@@ -24,7 +24,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Try a step on parameters with a few numbers; return an error if it fails, else None."""
+        """Try a step on a small matrix, if the user's code may run; return an error if it fails, else None."""
         if not self.may_import:
             return None
         try:

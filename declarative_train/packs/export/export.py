@@ -57,8 +57,9 @@ def export(
     numbers: Inputs = "raw",
     dtype: str | None = None,
 ) -> Exported:
-    """Export a model in a format of NAMES. `folder`: default `export-FORMAT` in the run's folder. `numbers`: whether
-    inputs are raw table values or prepared fields. A failed export leaves no files. Raises UsageError and
+    """Export a model in the format `to`, one of NAMES. `folder`: default `export-FORMAT` in the run's folder.
+    `outputs`: nodes to export, as in `make_program`. `numbers`: whether inputs are raw table values or prepared fields.
+    `dtype`: dtype of the weights, default that of the training. A failed export leaves no files. Raises UsageError and
     RunFailure."""
     if to not in NAMES:
         raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, NAMES)}")

@@ -206,7 +206,8 @@ def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput
 def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Return one fx graph of preparation, network and conversion of units, with the network's argument names."""
+    """Return one fx graph: the preparation of `inputs`, the network, and the conversion of `answers` to their units. It
+    has the network's argument names."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()

@@ -197,7 +197,7 @@ def _cut(parameter: torch.Tensor, first: int, rows: int, part: PartPlan, dtype: 
 
 
 def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
-    """Write one file, or several with an index. Only one shard at a time is in memory."""
+    """Write the tensors to one file, or to several with an index. Only one shard at a time is in memory."""
     from safetensors.torch import save_file
 
     sizes = {name: made().nbytes for name, made in tensors.items()}
@@ -244,8 +244,8 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer, or copy those of the published model with which training began.
-    Return their names. Raises ExportFailure."""
+    """Write the files of the run's own tokenizer, or copy those of the published model with which training began
+    (`begun`: its folder). Return their names, [] if there is no tokenizer. Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:

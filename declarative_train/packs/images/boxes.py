@@ -165,8 +165,8 @@ class BoxesField(Field):
         raise TypeError("boxes are made together with their picture")
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
-        """Read the boxes of one row, in the unit of the file. `labels`: the row's classes; None for a field without
-        them. Raises BadValueError."""
+        """Read the boxes of one row, in the unit of the file. `value`: the row's list of boxes. `labels`: its classes;
+        None for a field without them. `row`: number for messages. Raises BadValueError."""
         import numpy as np
 
         name = columns[0].name
@@ -208,8 +208,8 @@ class BoxesField(Field):
         return found
 
     def _classes(self, value: Any, count: int, column: Column, row: int) -> np.ndarray:
-        """Return the class numbers of the boxes, (N,) int64. A value that is not a list is the class of a single box.
-        Raises BadValueError."""
+        """Return the class numbers of a row's `count` boxes, (N,) int64. `value`: the classes in the file; a value that
+        is not a list is the class of a single box. Raises BadValueError."""
         import numpy as np
 
         name = column.name

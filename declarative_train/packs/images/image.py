@@ -77,7 +77,8 @@ class PictureField(Field, ABC):
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        """Return a copy of an opened image, turned upright, for the transforms. Raises BadValueError and ValueError."""
+        """Return a copy of an opened Pillow image, turned upright and in the field's form, for the transforms. Raises
+        BadValueError and ValueError."""
 
     @abstractmethod
     def numbers(self, picture: Any) -> np.ndarray: ...
@@ -98,14 +99,14 @@ class PictureField(Field, ABC):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        """Decode images without transforms."""
+        """Return the field's values for images without transforms: decoded and converted to arrays."""
         import numpy as np
 
         found = [self.numbers(self.picture(value, columns[0], row)) for row, value in enumerate(values[0])]
         return np.stack(found)
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value to a Pillow image, resized to `size`, for the transforms. Raises BadValueError and
+        """Return one value decoded to a Pillow image, resized to `size`, for the transforms. Raises BadValueError and
         MissingPackageError."""
         return self.resize_picture(self.decode_whole(value, column, row))
 
@@ -113,7 +114,7 @@ class PictureField(Field, ABC):
         return picture if self.size is None else resized(picture, *sides(self.size), self.filter)
 
     def decode_whole(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value as `picture` does, without resizing."""
+        """Return one value decoded as `picture` does, in the size that it has in the file."""
         try:
             with self._open(value, column, row) as opened:
                 opened.load()
@@ -209,7 +210,7 @@ class ImageField(PictureField):
         return _in_mode(turn_upright(picture), self.mode)
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Return an image as float32 (C, H, W), 0 to 1."""
+        """Return a Pillow image after the transforms as float32 (C, H, W), 0 to 1."""
         import numpy as np
 
         values = np.asarray(picture)
@@ -223,7 +224,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def turn_upright(picture: Any) -> Any:
-    """Turn an image according to the orientation in its EXIF data."""
+    """Return an image turned according to the orientation in its EXIF data."""
     from PIL import ImageOps
 
     if picture.getexif().get(_ORIENTATION, 1) == 1:

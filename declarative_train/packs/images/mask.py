@@ -127,7 +127,7 @@ class MaskField(PictureField):
         return moved
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Convert a mask to int64 (H, W) class numbers."""
+        """Return a mask, a Pillow image after the transforms, as int64 (H, W) class numbers."""
         import numpy as np
 
         found: np.ndarray = (np.asarray(picture).astype(np.int64) + self._outside) % _LEVELS

@@ -212,8 +212,8 @@ def _follows(at: Any) -> SizeSource:
 
 
 def find_published_folder(written: str, absolute: str) -> str:
-    """Return the folder of a published model: a path, or for a hub id (`org/name`) the snapshot in huggingface-hub's
-    cache. Nothing is downloaded. Raises PublishedError."""
+    """Return the folder of a published model: the path `absolute` if it exists; if `written`, the text in the recipe,
+    is a hub id (`org/name`), its snapshot in huggingface-hub's cache. Nothing is downloaded. Raises PublishedError."""
     if "://" in absolute:
         raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")
     if os.path.isdir(absolute):

@@ -26,8 +26,9 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Return the keys of a node with `from` replaced by the params of the published model, the published model or None,
-    and diagnostics. Keys that the node sets itself override the model's."""
+    """Return the keys of a node whose type is the block `block`, with `from` replaced by the params of the published
+    model; the published model or None; and diagnostics. Keys that the node sets itself override the model's. `resolve`
+    makes a path absolute."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []

@@ -40,8 +40,8 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules in a PEFT folder whose adapters belong to a linear map: the module with the map's own
-        name, otherwise those of the published model."""
+        """Return the modules in a PEFT folder whose adapters belong to the linear map at `path`: the module with the
+        map's own name, otherwise those of the published model that form it. `rows`: number of outputs of the map."""
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own

@@ -194,7 +194,8 @@ class DateField(FieldOfColumns):
 
 
 def _parser(format: str | None) -> Callable[[Any], Any]:
-    """Return a function (value) -> naive datetime in UTC, or None for a missing value."""
+    """Return a function (value) -> naive datetime in UTC, None for a missing value. `format`: that of texts; None: ISO
+    8601."""
 
     def parse(value: Any) -> datetime.datetime | None:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
@@ -207,8 +208,8 @@ def _parser(format: str | None) -> Callable[[Any], Any]:
 
 
 def read_part(part: str, times: np.ndarray) -> np.ndarray:
-    """Return the position of datetime64 values in a cycle: month 1 to 12, day 1 to 31, day of the year 1 to 366,
-    weekday 0 (Monday) to 6, hour 0 to 24 with fractions."""
+    """Return the part `part` of datetime64 values, such as `month`: month 1 to 12, day 1 to 31, day of the year 1 to
+    366, weekday 0 (Monday) to 6, hour 0 to 24 with fractions."""
     import numpy as np
 
     days = times.astype("datetime64[D]")

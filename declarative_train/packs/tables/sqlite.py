@@ -185,8 +185,8 @@ def _quote(name: str) -> str:
 
 
 def _has_rowid(file: sqlite3.Connection, name: str, kind: str) -> bool:
-    """Return whether a table has a rowid. Views have none; tables created WITHOUT ROWID have none, and are read in the
-    order of their key."""
+    """Return whether the table `name` has a rowid, in whose order it is read. Views (`kind`) and tables created WITHOUT
+    ROWID have none."""
     import sqlite3
 
     if kind != "table":

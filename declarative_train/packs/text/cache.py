@@ -280,8 +280,8 @@ class _WorkerError(NamedTuple):
 
 
 def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
-    """Write the tokens of one run of texts, in a worker process. Return None, or an error as its arguments, because
-    these exceptions cannot be pickled."""
+    """Write the tokens of texts `start` to `stop`, run number `number`, in a worker process. Return None, or an error
+    as its arguments, because these exceptions cannot be pickled."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:
@@ -293,7 +293,8 @@ def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
 
 
 def _write_part(number: int, start: int, stop: int) -> None:
-    """Write the files of one run, unless they exist. The file of lengths comes last and marks the run as complete."""
+    """Write the files of run number `number`, texts `start` to `stop`, unless they exist. The file of lengths comes
+    last and marks the run as complete."""
     import numpy as np
 
     assert _current is not None

@@ -260,7 +260,7 @@ def _is_learnt(message: Mapping[str, Any]) -> bool:
 
 
 def tools(value: str | None) -> list[dict[str, Any]] | None:
-    """Parse the tools of a dialogue, a list of JSON schemas; None for None. Raises ChatError."""
+    """Return the tools of a dialogue, parsed from JSON: a list of JSON schemas; None for None. Raises ChatError."""
     try:
         given = None if value is None else _without_null(parse_json(value))
     except (ValueError, RecursionError):
@@ -291,7 +291,8 @@ def render(
 
 
 def _names(given: Messages, found: Tokenizer, schemas: Sequence[object] | None, answers: bool) -> dict[str, object]:
-    """Return the variables that a template can read, by name."""
+    """Return the variables that a template can read, by name: messages, tokens of `found`, tools (`schemas`), and
+    whether to end with the prompt for an answer (`answers`)."""
     names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     return names | {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
 
@@ -357,8 +358,8 @@ def _find_answers(
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
     """Raise ChatError unless the text that the template writes for each question and answer contains the message's
-    content. A question may also be outside all messages, because some templates write the first one together with the
-    tools."""
+    content. `whole`: the text of the dialogue; `written`: (message, begin, end) in it. A question may also be outside
+    all messages, because some templates write the first one together with the tools."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:

@@ -18,7 +18,7 @@ _TEXT, _PATH = "text", "path"
 
 
 def decode(content: bytes, path: str) -> str:
-    """Decode UTF-8. Raises SourceError."""
+    """Return the text of a file that is UTF-8. Raises SourceError, which names `path`, for other bytes."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -42,7 +42,7 @@ class Rendering:
     `roles`: the strings with which it compares the role of a message."""
 
     def __init__(self, text: str) -> None:
-        """Compile the template. Raises RenderError."""
+        """Compile the template `text`. Raises RenderError."""
         self._text = text
         self.marks = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", text) is not None
         self._environment = _Environment()

@@ -74,7 +74,7 @@ Piece = tuple[str, int, int, bool]
 
 
 def _pieces(path: str, size: int) -> list[Piece]:
-    """Split a large file, after line ends, into pieces that are encoded separately."""
+    """Split a large file, after line ends, into pieces that are encoded separately. `size`: its number of bytes."""
     ends = [0]
     while ends[-1] < size:
         target = ends[-1] + _PIECE

@@ -256,7 +256,7 @@ class TokensField(Field):
         return chat.compile_template(chat.template_text(self.template, self.open_tokenizer())).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
-        """Return whether some tokens of a text are not to be predicted."""
+        """Return whether the field has tokens in a text that are not to be predicted, as in dialogues."""
         return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> ShapeError | None:
@@ -307,7 +307,8 @@ class TokensField(Field):
         return values[0] if values[0].dtype != object else self.lay_out(values, columns)
 
     def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
-        """Encode texts and arrange the tokens in rows. Raises BadValueError."""
+        """Encode the texts in `values`, the field's columns, and return the tokens arranged in rows, as the field's
+        output. Raises BadValueError."""
         found = self.open_tokenizer()
         texts, flags = [], []
         for row, value in enumerate(self.join_columns(values)):
@@ -326,7 +327,8 @@ class TokensField(Field):
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
     def missing_key(self, value: Any) -> str | None:
-        """Return the first key whose column has no text in this row; None if all required texts exist."""
+        """Return the first key whose column has no text in a row, of which `value` has the values as `join_columns`
+        returns them; None if all required texts exist."""
         given = self._by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
@@ -363,7 +365,8 @@ class TokensField(Field):
         return Encoded(tokens, trained, written.unread)
 
     def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
-        """Render a dialogue with the chat template. Raises ChatError."""
+        """Render a dialogue with the chat template. `text`: the messages as JSON, or an answer to `prompt`; `tools`:
+        JSON schemas. Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)

@@ -55,8 +55,8 @@ class BlockDefinition:
 def read_blocks(
     node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
 ) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
-    """Return every block declared in `node`, None for one with errors. `taken`: types that exist already -> their
-    description."""
+    """Return every block declared in `node`, by name, None for one with errors. `taken`: types that exist already ->
+    their description. `where`: path of `node`, for messages."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):

@@ -143,8 +143,9 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Return the entries of a mapping `parameters`, and errors. `names`: variables for templates (vars and env; in a
-    block its params)."""
+    """Return the entries of a mapping `parameters`, and errors. `prefix`: path of the block with the mapping, "" for
+    the recipe's. `names`: variables for templates (vars and env; in a block its params). `may_miss`: selectors may
+    match nothing."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []

@@ -36,14 +36,15 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
 
 
 def decimal_comma(span: Span, text: str) -> Diagnostic:
-    """Return the diagnostic for a number like `0,001` inside brackets, which YAML reads as the number 0 and a key `001`
-    without a value."""
+    """Return the diagnostic for a number like `0,001` (`text`) inside brackets, which YAML reads as the number 0 and a
+    key `001` without a value."""
     point = text.replace(",", ".")
     return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
 
 
 def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
-    """Return the diagnostic for Python's `(3, 3)` inside YAML brackets, where a comma ends a value."""
+    """Return the diagnostic for Python's `(3, 3)` inside YAML brackets, where a comma ends a value. `text`: what was
+    typed; `written`: how to write it."""
     message = f"`{text}` is cut at its commas: a list has square brackets"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 

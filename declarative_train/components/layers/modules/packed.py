@@ -117,7 +117,8 @@ def _pack(values: Tensor, storage: StorageName) -> Tensor:
 
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return the weights (R, C) of packed bytes, rounded to `dtype` only at the end."""
+    """Return the weights (R, C) of packed bytes, rounded to `dtype` only at the end. `pairs`: the table of `Packed`;
+    `columns`: C."""
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
@@ -185,8 +186,8 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which autocast would compute. Autograd functions need it, because autocast has no effect in
-    them. Return `otherwise` if autocast is off or `otherwise` is float64."""
+    """Return the dtype in which autocast would compute on `device_type`; `otherwise`, if autocast is off or `otherwise`
+    is float64. Autograd functions need it, because autocast has no effect in them."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)

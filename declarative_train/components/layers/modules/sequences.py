@@ -129,8 +129,8 @@ def restore_dims(y: Tensor, x: Tensor) -> Tensor:
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return a mask (B, ..., S) or (B, ..., T, S) reshaped to (N, S) or (N, T, S), one row for each sequence of `x`; a
-    dimension of size 1 is repeated."""
+    """Return a mask (B, ..., S) or (B, ..., T, S) reshaped to (N, S) or (N, T, S), one row for each sequence of `x`,
+    after repeating dimensions of size 1; None for None."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]

@@ -26,7 +26,8 @@ class ChunkedHead(nn.Module):
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """Use the parameters of `linear`. `term`: the loss module, which computes the loss of single items."""
+        """Use the parameters of `linear`. `term`: the loss module, which computes the loss of single items.
+        `num_chunks`: number of parts into which the items are divided."""
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)

@@ -50,7 +50,7 @@ class OverClasses(nn.Module, LossModule):
         masked: bool,
     ) -> None:
         """Store the settings. `shape`: shape of one row of scores. `axis`: the class dimension in it. `soft`: targets
-        are probabilities."""
+        are probabilities. `ignore_index`: class of items that do not count. `masked`: there is a mask."""
         super().__init__()
         self.function = function
         self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft

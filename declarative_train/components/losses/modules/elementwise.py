@@ -24,7 +24,7 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
     """Return the sum of the weights of all items, a float64 scalar on the device of the mask or row weights; on the CPU
-    without either."""
+    without either. `rows`, `items_per_row`: the number of rows and of items in each, if there is no mask."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:

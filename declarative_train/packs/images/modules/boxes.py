@@ -17,7 +17,7 @@ _EPS = 1e-7  # added to every divisor, as in torchvision
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return left, top, right and bottom of boxes, each (...), with left <= right and top <= bottom, also if the box is
     given by other opposite corners or a width below 0. So every area is 0 or more, and an inverted box has no
-    advantage."""
+    advantage. `format`: what the four numbers of a box are."""
     a, b, c, d = boxes.unbind(-1)
     if format == "xywh":
         c, d = a + c, b + d
@@ -28,7 +28,7 @@ def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return the areas (...) of the intersection of two boxes (..., 4), of their union, and of the smallest box around
-    both."""
+    both. `format`: what the four numbers of a box are."""
     left, top, right, bottom = corners(one, format)
     left2, top2, right2, bottom2 = corners(other, format)
     wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)

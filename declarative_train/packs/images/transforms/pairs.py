@@ -83,7 +83,8 @@ class CutMix(PairTransform):
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return (top, left, bottom, right), each (R,), of a box around a random pixel for each of R rows, cut off at
-        the edges of the image. `shares`: the share of the image outside the box."""
+        the edges of the image. `shares`: the share of the image outside the box. `numbers`, `key`: the samples and the
+        key of the transform, from which random numbers follow."""
         import numpy as np
 
         down, across = (

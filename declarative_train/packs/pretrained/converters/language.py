@@ -103,8 +103,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return a config with these rotary positions, under the new key and the old ones. If the scaling differs from that
-    in `config`, the result also has the length of sequences that it allows."""
+    """Return the config with the rotary positions in `params`, under the new key and the old ones. If the scaling
+    differs from that in `config`, the result also has the length of sequences that it allows."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
@@ -116,8 +116,8 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the keys for the length of sequences that new rotary positions allow: the scaling factor times the length
-    of the model without scaling."""
+    """Return the config's key for the length of sequences that new rotary positions allow: the scaling factor times the
+    length of the model without scaling; {} if that is unknown. `before`: the scaling in `config`, if there is one."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

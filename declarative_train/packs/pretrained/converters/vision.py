@@ -18,7 +18,8 @@ def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return a config with the number of classes. Names of classes are kept if their number is the same."""
+    """Return the config with the number of classes in `params`. Names of classes are kept if their number is the
+    same."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -37,8 +38,8 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the sizes of the stages. Lists of names of stages are left out if the number of stages
-    differs."""
+    """Return the config with the sizes of the stages in `params`. Lists of names of stages are left out if the number
+    of stages differs."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
     kept = {key: value for key, value in config.items() if same or key not in _OF_STAGES}
@@ -61,7 +62,8 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
-    """Return the number of positions: patches and the class token. Raises PublishedError."""
+    """Return the number of positions, patches and the class token, of an image of the size under `key` in the config.
+    Raises PublishedError."""
     height, width = _pair(config[key])
     rows, columns = _pair(config["patch_size"])
     if rows != columns:
@@ -81,8 +83,8 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """Return a config with the size of the image: that in `config` if it gives the right number of patches, otherwise
-    that of a square image."""
+    """Return the config with the size of the image under `key`: the size in `config` (default `usual`) if it gives the
+    number of patches in `params`, otherwise that of a square image. Raises PublishedError if there is none."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config
@@ -124,8 +126,8 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return timm's config. Values that the architecture implies are left out; `num_features` is the input size of the
-    output layer."""
+    """Return timm's config with the values in `params`. Values that the architecture implies are left out;
+    `num_features` is the input size of the output layer."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})
     args = {key: value for key, value in config.items() if key in _ARGUMENTS}

@@ -46,7 +46,8 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters."""
+        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters. `kind`:
+        `columns` or `rows`."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)
@@ -108,7 +109,8 @@ class LoraLinear(nn.Linear):
 
     def start_from_weights(self, path: str, given: Container[str]) -> None:
         """Set the magnitudes of DoRA to the lengths of the rows of the current weight, for which sharded tensors are
-        gathered."""
+        gathered. `path`: path of the module; nothing is done if its magnitudes are among the parameters `given` a value
+        already."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
         lengths = self._lengths(

@@ -85,8 +85,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return the division of each submodule that the plan names (`styles`). Groups that stay whole are added to
-    `whole`, with the reason."""
+    """Return the division of each submodule in `styles`, which maps it to the library's style. Parts that work together
+    are one group; a group that must stay whole is added to `whole`, with the reason."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
@@ -143,7 +143,7 @@ def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of the first tensor that each submodule with parameters reads in a forward without values, and
-    of the output as "". `cuts`: the submodules that are divided."""
+    of the model's output under the name "". `cuts`: the submodules that are divided over `size` ranks."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
     if callable(choose := getattr(module, "set_experts_implementation", None)):
@@ -176,7 +176,7 @@ def _generic(name: str) -> str:
 
 
 def _group_of(name: str) -> str:
-    """Return the path that the parts which work together share: up to the member of a layer, such as
+    """Return the path of the group to which a submodule belongs, the parts of a layer that work together, such as
     `layers.0.self_attn`."""
     found = re.match(r"(.*?\.\d+\.[^.]+)(\.|$)", name)
     return found[1] if found else name
@@ -184,7 +184,7 @@ def _group_of(name: str) -> str:
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
     """Yield (group that must stay whole, reason) for parameters that are the same tensor but are divided in different
-    ways."""
+    ways in `cuts`."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -206,7 +206,7 @@ class _Part:
         self._module: Any = model.get_submodule(path)
 
     def cut(self, style: str) -> LayerCut:
-        """Return how the part is divided. Raises _WholeError."""
+        """Return how the part is divided in the library's style `style`. Raises _WholeError if it must stay whole."""
         if style not in _STYLES:
             raise _WholeError(f"the library's plan has the style `{style}` for `{self._path}`, which is not supported")
         return _STYLES[style](self)

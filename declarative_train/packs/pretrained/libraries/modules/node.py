@@ -141,7 +141,7 @@ def _make_bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
 
 
 def draw_model(layer: LibraryInterface, inputs: Inputs, seed: int) -> nn.Module:
-    """Return the model on the CPU with the initial values that the library's code draws."""
+    """Return the model on the CPU with the initial values that the library's code draws with the seed `seed`."""
     with alone(), seed_generators(seed):
         return layer.make(inputs, draws=True)
 

@@ -15,11 +15,11 @@ _SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
 
 
 class EightBitAdamw(AdamW8bit):  # type: ignore[misc]
-    """The library's optimizer. It takes rates as tensors, which are written before each step. It compiles the update,
-    except on the CPU, where that takes longer than most runs."""
+    """Optimizer `AdamW8bit` of torchao, adapted to dtrain's engine: it takes learning rates as numbers. It compiles the
+    update, except on the CPU, where that takes longer than most runs."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters."""
+        """Update the parameters by one step. Return the result of `closure`, as torch's optimizers do."""
         rates = [group["lr"] for group in self.param_groups]
         parameter = self.param_groups[0]["params"][0]
         is_plain = parameter.device.type == "cpu" or hasattr(parameter, "fake_mode")
@@ -42,7 +42,7 @@ class EightBitAdamw(AdamW8bit):  # type: ignore[misc]
         return found
 
     def unpack_state(self, parameter: torch.Tensor, packed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state of a parameter from plain tensors and numbers."""
+        """Return the optimizer's state of a parameter from `packed`, the plain tensors and numbers of `pack_state`."""
         found = {entry: value for entry, value in packed.items() if "." not in entry}
         for entry, is_signed in _SIGNED.items():
             if f"{entry}.codes" in packed:

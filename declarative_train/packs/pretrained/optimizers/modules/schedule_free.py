@@ -10,11 +10,12 @@ _NUMBERS = ("k", "weight_sum", "lr_max")
 
 
 class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
-    """The library's optimizer. It keeps the number of steps and the weight of the average in its parameter groups;
-    here each parameter's state has them too."""
+    """Optimizer of the package schedulefree, adapted to checkpoints: the library keeps the number of steps and the
+    weight of the average in its parameter groups only; here each parameter's state has them too."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters and copy the groups' numbers into their states."""
+        """Update the parameters by one step, and copy the numbers of the parameter groups into the state of each
+        parameter. Return the result of `closure`, as torch's optimizers do."""
         loss = super().step(closure)
         for group in self.param_groups:
             numbers = {name: group[name] for name in _NUMBERS}
