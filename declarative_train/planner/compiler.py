@@ -52,8 +52,7 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
-from declarative_train.planner.auto.candidates import list_divided
-from declarative_train.planner.auto.choose import choose, judge_all
+from declarative_train.planner.auto.choose import choose, judge_all, judge_divided
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import target_of
 from declarative_train.planner.estimate.memory import MemoryScale
@@ -176,8 +175,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judge_all(judge), dict[str, int]()
     if any(each.step_s for each in verdicts) or not any(each.fits for each in verdicts):
-        divided = map(judge.verdict_of_divided, list_divided(recipe))
-        verdicts += [each for each in divided if each is not None]
+        verdicts += judge_divided(judge)
     num_hopeless = num_too_large = 0
     begun_s = 0.0 if tracer is None else tracer.spent_s
     while True:

@@ -11,7 +11,7 @@ data:
 {data}
 model:
 {model}
-objective: {{loss: {{type: cross_entropy, input: logits, target: {target}}}}}
+objective: {{losses: {{loss: {{type: cross_entropy, input: logits, target: {target}}}{terms}}}}}
 training:
   steps: 4
   global_batch_size: 16
@@ -68,6 +68,20 @@ MODELS = {
     logits: {type: resnet, depth: 18, out_features: 10, width: 16, groups: 4, small_images: true, input: x}""",
         "y",
     ),
+    "mixtral": (
+        TOKENS,
+        """\
+  graph:
+    logits: {type: mixtral, vocabulary: 256, layers: 4, width: 64, heads: 4, experts: 8, hidden: 96, input: tokens}""",
+        "next",
+    ),
+    "mixtral_even": (  # each token uses all experts, so that all ranks get as many rows
+        TOKENS,
+        """\
+  graph:
+    logits: {type: mixtral, vocabulary: 256, layers: 4, width: 64, heads: 4, experts: 4, top_k: 4, input: tokens}""",
+        "next",
+    ),
     "lstm": (
         TOKENS,
         """\
@@ -102,6 +116,11 @@ WAYS: dict[str, tuple[str, int]] = {
     "1f1b 2 x ddp 2": (pipeline(2, "1f1b", "ddp"), 4),
     "1f1b 2 x fsdp 2": (pipeline(2, "1f1b", "fsdp"), 4),
 }
+OF_EXPERTS: dict[str, tuple[str, int]] = {
+    "expert 2": ("{expert: 2}", 2),
+    "expert 2 x fsdp 2": ("{expert: 2, data: {shard: 2}}", 4),
+    "context 2 x expert 2": ("{context: 2, expert: 2}", 4),
+}
 PIPELINES = tuple(way for way, (parallelism, _) in WAYS.items() if "pipeline" in parallelism)
 # of these `make test` runs
 QUICK = {
@@ -117,6 +136,7 @@ QUICK = {
     ("lstm", "single", "fp32", "none"),
     ("llama", "ddp 2", "bf16", "none"),
     ("llama", "single", "fp64", "blocks"),
+    ("mixtral_even", "context 2 x expert 2", "fp32", "none"),
 }
 
 
@@ -137,12 +157,13 @@ class Cell:
 
     def recipe(self, data: str, runs: str) -> str:
         source, graph, target = MODELS[self.model]
-        parallelism, gpus = WAYS[self.way]
+        parallelism, gpus = (WAYS | OF_EXPERTS)[self.way]
         return RECIPE.format(
             name=self.model,
             data=source.replace("DATA", data),
             model=graph,
             target=target,
+            terms=", balance: {type: mean, input: logits.balance, weight: 0.01}" if "mixtral" in self.model else "",
             precision=self.precision,
             checkpointing=self.checkpointing,
             parallelism=parallelism,
@@ -156,7 +177,7 @@ def cells() -> Iterator[Cell]:
         for checkpointing in ("none", "selective", "blocks"):
             yield Cell("llama", way, "fp64", checkpointing)
     for model in MODELS:
-        for way in PIPELINES if model == "tied" else WAYS:
-            for precision in ("fp32", "bf16"):
+        for way in {"tied": PIPELINES, "mixtral": OF_EXPERTS, "mixtral_even": OF_EXPERTS}.get(model, WAYS):
+            for precision in ("fp32",) if model == "mixtral_even" else ("fp32", "bf16"):
                 for checkpointing in ("none",) if model == "tied" else ("none", "selective", "blocks"):
                     yield Cell(model, way, precision, checkpointing)

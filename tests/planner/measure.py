@@ -23,6 +23,7 @@ from tests.planner.footprint import Footprint
 
 BOUND, CLASS_BOUND = 0.10, 0.15
 SMALL = 0.05  # of the total: a class below it is told, not judged
+UNEVEN = "mixtral, "  # a rank gets the rows that a router chooses, so that its peak may be at another moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,13 @@ class Result:
 
     @property
     def is_close(self) -> bool:
-        return abs(self.ratio - 1) <= BOUND and self.worst_class[1] <= CLASS_BOUND
+        return self.error <= 1
+
+    @property
+    def error(self) -> float:
+        """Return the largest error, in parts of its bound."""
+        of_class = 0.0 if self.name.startswith(UNEVEN) else self.worst_class[1] / CLASS_BOUND
+        return max(abs(self.ratio - 1) / BOUND, of_class)
 
 
 def measure(cell: Cell) -> Result:
@@ -74,7 +81,7 @@ def compared(
         Result(name, rows[rank.coordinates.get("pipeline", 0)], found, len(measured), time.monotonic() - begun_s)
         for rank, found in zip(plan.layout.ranks, measured, strict=True)
     ]
-    return max(results, key=lambda each: max(abs(each.ratio - 1) / BOUND, each.worst_class[1] / CLASS_BOUND))
+    return max(results, key=lambda each: each.error)
 
 
 def plan_of(cell: Cell, folder: Path) -> Plan:

@@ -14,7 +14,15 @@ from declarative_train import recipe as recipe_room
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.predictions import TAKEN
 from declarative_train.planner import compiler
-from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judge_all
+from declarative_train.planner.auto.candidates import list_divided
+from declarative_train.planner.auto.choose import (
+    CORRECTED_TOO_HIGH,
+    TOO_HIGH,
+    choose,
+    fastest,
+    judge_all,
+    judge_divided,
+)
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.estimate.constants import Machine
@@ -39,6 +47,7 @@ def site_of(
         data=source.replace("DATA", str(folder / "data.npz")),
         model=graph,
         target=target,
+        terms="",
         precision="bf16",
         checkpointing="none",
         parallelism="auto",
@@ -113,6 +122,35 @@ def test_an_estimate_within_its_bounds_keeps_nothing_out(tmp_path: Path) -> None
         if words is not None:
             most = max(most, len(known))
     assert 1 < most < len(needed) / 2
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("llama", "tensor 2 x context 2 x fsdp 2"),
+        ("llama", "tensor 2 x pipeline of 2 x fsdp 2, 1f1b, 4 microbatches"),
+        ("mixtral", "expert 2 x fsdp 4"),
+    ],
+)
+def test_a_product_has_the_time_of_its_plan(tmp_path: Path, model: str, words: str) -> None:
+    recipe, site = site_of(tmp_path, model, 8, None)
+    judge = judge_of(recipe, site, None)
+    bounded = {each.candidate.words: each for each in judge_divided(judge)}
+    found = judge.verdict_of_divided(bounded[words].candidate, is_exact=True)
+    plan, _ = compiler._make_plan(recipe._replace(parallelism=bounded[words].candidate.parallelism), site, None)
+    assert plan is not None
+    assert plan.estimate is not None
+    assert found is not None
+    assert found.step_s == pytest.approx(plan.estimate.step_s, rel=1e-9)
+    assert (bounded[words].step_s or 0.0) <= (found.step_s or 0.0)
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 40), (2048, 120)])
+def test_few_products_are_tried(tmp_path: Path, nodes: int, most: int) -> None:
+    recipe, _ = site_of(tmp_path, "llama", 8, None, batch=2**20)
+    recipe = recipe._replace(layout=recipe.layout.model_copy(update={"nodes": nodes, "gpus_per_node": 8, "gpus": None}))
+    found = list(list_divided(recipe, 126))
+    assert len({each.words for each in found}) == len(found) <= most
 
 
 CELLS = [("llama", 2, 16), ("lstm", 2, 16), ("llama", 4, 64)]

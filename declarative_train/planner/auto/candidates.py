@@ -3,7 +3,7 @@ which decides between equally fast ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import get_args
@@ -29,14 +29,16 @@ FILLINGS = (
 )  # microbatches per rank of a pipeline: more of them shrink the bubble, but smaller ones are less efficient
 MOST_REPLICAS = 4096
 MOST_DIVIDED = 16  # ranks that share a layer, or the positions of a batch
+STAGED_FILLINGS = (2, 8)  # of a pipeline whose layers are divided too; other schedules than 1f1b are not tried there
 DEFAULT: Schedule = "1f1b"  # wins a tie
 SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: a group of similar modes, such as `pipeline`; the plan's table has one row
-    for each family, with its best mode. `name`: the mode in that row; "": the name of the family."""
+    """Mode that `auto` considers. `family`: a group of similar modes, such as `tensor`; the plan's table has one row
+    for each family, with its best mode. `name`: the mode in that row, without a pipeline's schedule and microbatches;
+    "": the name of the family."""
 
     parallelism: Parallelism
     family: str
@@ -44,10 +46,10 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        pipeline = self.parallelism.pipeline
+        pipeline, name = self.parallelism.pipeline, self.name or self.family
         if pipeline is None:
-            return self.name or self.family
-        return f"{self.family}, {pipeline.schedule}, {format_count(pipeline.microbatches, 'microbatch')}"
+            return name
+        return f"{name}, {pipeline.schedule}, {format_count(pipeline.microbatches, 'microbatch')}"
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
@@ -65,31 +67,51 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
         yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
 
 
-def list_divided(recipe: Recipe) -> Iterator[Candidate]:
+def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
     """Yield the modes in which the ranks of a node divide layers (`tensor`), positions (`context`) or `expert`s, alone
-    or combined with fsdp or ddp."""
+    or combined with fsdp or ddp, and those that combine `tensor` with `context` or `pipeline`. `most_stages`: as in
+    `candidates`."""
     layout = recipe.layout
-    for size in divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED):
-        rest = layout.num_gpus // size
-        products: dict[str, DataAxes | None] = {"": None}
-        if rest > 1:
-            products = {f" x fsdp {rest}": DataAxes(shard=rest), f" x ddp {rest}": DataAxes(replicate=rest)}
-        for suffix, data in products.items():
+    sizes = divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED)
+    for size in sizes:
+        for suffix, data in _data_products(layout.num_gpus // size):
             yield Candidate(Axes(tensor=TensorAxis(size=size), data=data), "tensor", f"tensor {size}{suffix}")
             yield Candidate(Axes(context=ContextAxis(size=size), data=data), "context", f"context {size}{suffix}")
             yield Candidate(Axes(expert=size, data=data), "expert", f"expert {size}{suffix}")
+    for size in sizes:
+        yield from _tensor_products(recipe, size, most_stages)
+
+
+def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Candidate]:
+    """Yield the modes that combine `tensor` of `size` ranks with `context` or `pipeline`."""
+    layout, tensor, others = recipe.layout, TensorAxis(size=size), recipe.layout.num_gpus // size
+    least = max(2, others // MOST_REPLICAS)
+    for parts in divisors(layout.num_gpus_per_node // size, least, MOST_DIVIDED):
+        for suffix, data in _data_products(others // parts):
+            axes = Axes(tensor=tensor, context=ContextAxis(size=parts), data=data)
+            yield Candidate(axes, "tensor x context", f"tensor {size} x context {parts}{suffix}")
+    for num_ranks in divisors(others, least, most_stages):
+        for suffix, data in _data_products(others // num_ranks):
+            for number in _microbatches(recipe, num_ranks, others // num_ranks, STAGED_FILLINGS):
+                pipeline = PipelineAxis(stages=num_ranks, schedule=DEFAULT, microbatches=number)
+                name = f"tensor {size} x pipeline of {num_ranks}{suffix}"
+                yield Candidate(Axes(tensor=tensor, pipeline=pipeline, data=data), "tensor x pipeline", name)
+
+
+def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
+    """Return (text, axes) of each way to use `size` ranks with different rows."""
+    if size == 1:
+        return [("", None)]
+    return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
 
 
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
-    products: dict[str, DataAxes | None] = {"": None}
-    if size > 1:
-        products = {f" x ddp {size}": DataAxes(replicate=size), f" x fsdp {size}": DataAxes(shard=size)}
-    for suffix, data in products.items():
+    for suffix, data in reversed(_data_products(size)):
         for schedule in SCHEDULES:
             num_stages = num_ranks * _chunks(schedule)
             if num_stages > most_stages:
                 continue
-            for number in _microbatches(recipe, num_ranks, size):
+            for number in _microbatches(recipe, num_ranks, size, FILLINGS):
                 pipeline = PipelineAxis(stages=num_stages, schedule=schedule, microbatches=number)
                 yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{suffix}")
 
@@ -99,10 +121,10 @@ def _chunks(schedule: Schedule) -> int:
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
-def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
+def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
     """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks: divisors of the batch of one
-    pipeline that give a few microbatches per rank. `size`: the number of data-parallel copies of the pipeline. If the
-    recipe sets `microbatch_size`, only one number is possible."""
+    pipeline that give about `fillings` microbatches per rank. `size`: the number of data-parallel copies of the
+    pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
@@ -110,7 +132,7 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
         return [num_ranks]  # lint reports what does not divide
     if training.microbatch_size is not None:
         return [share]
-    wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in FILLINGS]
+    wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in fillings]
     return [each for found in wanted for each in found] or divisors(share, 1, num_ranks)[-1:]
 
 

@@ -19,7 +19,7 @@ from declarative_train.core.amounts import amount, time_in_words
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.predictions import TAKEN, CandidatePlan, ChoicePlan
-from declarative_train.planner.auto.candidates import Candidate, candidates
+from declarative_train.planner.auto.candidates import Candidate, candidates, list_divided
 from declarative_train.planner.auto.hints import hints
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
 from declarative_train.planner.auto.target import Target
@@ -46,9 +46,19 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdict on every candidate, from estimates alone."""
-    most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
-    return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
+    """Return the verdict on every candidate that divides no layers, from estimates alone."""
+    return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
+
+
+def judge_divided(judge: Judge) -> list[LayoutVerdict]:
+    """Return the verdict on every candidate that divides layers, experts or positions of the model."""
+    verdicts = map(judge.verdict_of_divided, list_divided(judge.recipe, _count_stages(judge)))
+    return [each for each in verdicts if each is not None]
+
+
+def _count_stages(judge: Judge) -> int:
+    """Return the largest number of pipeline stages."""
+    return sum(bool(node.parameters) for node in judge.model.nodes.values())
 
 
 def choose(
@@ -119,7 +129,7 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
     candidates with the same family and schedule have similar errors."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
-    return (each.candidate.family, schedule), number
+    return (each.candidate.name or each.candidate.family, schedule), number
 
 
 def _find_doubtful(

@@ -39,7 +39,7 @@ from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.parse import draft_rules
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
+from declarative_train.recipe.sections.parallelism import DataAxes, Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS
 
 ScaleOf = Callable[[Recipe, ModelFacts], MemoryScale | None]
@@ -155,6 +155,10 @@ class Judge:
         assert mesh is not None, "P001 comes first"
         key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))
         if key not in self.divided:
+            mode = recipe.mode
+            if mode.pipeline is not None:  # stages matter only to a divided tensor that two of them share
+                rest: dict[str, Any] = {"pipeline": None, "data": DataAxes(replicate="all")}
+                recipe = recipe._replace(parallelism=mode.model_copy(update=rest))
             layout, found = assign_ranks(recipe, self.lowered, self.parameters, batch)
             is_divided = layout is not None and (layout.context or (layout.cuts and layout.cuts.nodes))
             self.divided[key] = None
@@ -203,7 +207,11 @@ class Judge:
             placement,
             parts=candidate_parts(stages, held, pipeline.schedule, number),
             pipes=PipelinePlacement(
-                pipeline.schedule, num_ranks, pipeline.stages, wires, stride=batch.data_parallel_size
+                pipeline.schedule,
+                num_ranks,
+                pipeline.stages,
+                wires,
+                stride=batch.data_parallel_size * size_of(mesh, "context", "tensor"),
             ),
         ), None
 

@@ -61,7 +61,9 @@ def axes_of(plan: Plan) -> Settings:
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
-    own: Settings = {"tensor": sizes["tensor"]} if "tensor" in sizes else {}
+    own: Settings = {name: sizes[name] for name in ("expert", "tensor") if name in sizes}
+    if layout.context is not None:
+        own["context"] = {"size": sizes["context"], "keys": layout.context.keys}
     if layout.pipeline is None:
         inner = list(data)[-1:]  # the last axis takes the rest
         return own | ({"data": data | dict.fromkeys(inner, "all")} if data else {})
