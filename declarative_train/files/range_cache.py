@@ -162,8 +162,8 @@ class Ranges:
 
     @contextmanager
     def _lock_segments(self, segments: set[int]) -> Iterator[dict[int, int]]:
-        """Lock segments and yield their file descriptors by number, without segments that another process keeps locked
-        or that cannot be written."""
+        """Lock segments during the `with` block. Yield {number of a segment: its file descriptor}, without segments
+        that another process keeps locked or that cannot be written."""
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
         with ExitStack() as stack:
@@ -228,7 +228,8 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of a segment file: two numbers for each grain."""
+    """Return the head of the open segment file `handle`: two numbers for each grain, its slot + 1 (0: missing) and its
+    checksum."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 

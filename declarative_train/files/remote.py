@@ -89,7 +89,8 @@ def retry(call: Callable[[], T]) -> T:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return the original exception: fsspec raises FileNotFoundError for every failure of an HTTP server."""
+    """Return the original exception behind `error`, or `error` itself: fsspec raises FileNotFoundError for every
+    failure of an HTTP server."""
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 

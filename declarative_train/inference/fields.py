@@ -72,8 +72,9 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return the run's names for the columns of a folder of class folders: `image` is the column that all fields
-    `type: image` read, `label` that of all fields `type: category`."""
+    """Return {`image` or `label`, a column of a folder of class folders: the name of this column in the run}. In the
+    run, it is the column that all fields `type: image`, or all fields `type: category`, read; it is left out if they
+    read several."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}

@@ -356,8 +356,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the types of other components that come from plugins and that an evaluation needs: losses, metrics, fields
-    and transforms; not sources, since new rows do not need them."""
+    """Return the types of components that come from plugins and that an evaluation needs, other than layers: losses,
+    metrics, fields and transforms; not sources, since new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]

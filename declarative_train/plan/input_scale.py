@@ -275,8 +275,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether a wire has the output of a layer, at most reshaped. (An expression on the way could convert it to
-    the unit of the target.)"""
+    """Return whether the values of a wire are the output of a layer with weights, at most reshaped. Other expressions
+    on the way could convert them to the unit of the target."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -48,6 +48,7 @@ def _check_means(recipe: Recipe, longest: Lowered, shortest: Lowered) -> Iterato
 
 
 def _counts_positions(each: Term | Measure, longest: Lowered, shortest: Lowered) -> bool:
-    """Return whether a loss or metric without a mask reads a value for each position."""
+    """Return whether a loss or metric without a mask reads a value for each position, because its input has another
+    shape in the `longest` bucket than in the `shortest`."""
     name = each.edges.input
     return each.edges.mask is None and longest.specs[name].shape != shortest.specs[name].shape

@@ -132,8 +132,9 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return the names of nodes through which the outputs of the nodes `names` pass unchanged by other parameters:
-    `names`, the nodes without parameters that read one of the result, and `reuse` nodes that call one of it again."""
+    """Return the names of the nodes whose output comes from the nodes `names` without further parameters: `names`
+    themselves, nodes without parameters that read one of them or of these nodes, and `reuse` nodes that call one of
+    them."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

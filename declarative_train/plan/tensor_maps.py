@@ -113,7 +113,8 @@ def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None)
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a part has in the parameter, () if the file's tensor has another one."""
+    """Return the shape that a part has in the parameter, given the `shape` of its tensor in the file; () if such a
+    tensor cannot be this part."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()

@@ -85,8 +85,8 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the rows with the bytes of the training set, if the GPUs' memory is known and has room for it. (The run
-    decides this again, from the memory that is free at that time.)"""
+    """Return the memory `rows` of a plan with the bytes of the training set added, where the GPUs' memory is known and
+    has room for it. (The run decides this again, from the memory that is free at that time.)"""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows

@@ -78,8 +78,8 @@ class Predictions:
             self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """Return what was counted since the last `begin`, one entry for each output that predicts classes, summed over
-        the ranks. `name`: the set; `step`: the step of the evaluation. All ranks must call it; it waits for the
+        """Return the counts since the last `begin`, summed over the ranks: one event for each output that predicts
+        classes. `name`: the set; `step`: the step of the evaluation. All ranks must call it; it waits for the
         device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1

@@ -52,8 +52,9 @@ class Seen:
 
 
 class Coordinator:
-    """Decisions of node 0. `store`: the key-value store; None on a single node. `ends`: the lines to print at the
-    end."""
+    """Coordinator of a run, on node 0: it decides which nodes take part, when a round begins and whether another
+    follows. `store`: the key-value store, through which agents of other nodes get orders; None on a single node.
+    `lines`: text to print at the end."""
 
     def __init__(self, session: Session, store: Store | None = None) -> None:
         self._session, self._store = session, store

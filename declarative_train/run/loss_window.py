@@ -150,7 +150,8 @@ class LossWindow:
             )
 
     def _find_empty(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term when a step has no valid item for it for the first time."""
+        """Return a notice for each loss term that has no valid item in one of these steps, the first time that this
+        happens. `per_step`: the values of the terms in each step."""
         if not any(None in values for values in per_step):
             return []
         notices = []
@@ -163,7 +164,8 @@ class LossWindow:
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term when it has an impossible value (below 0) for the first time."""
+        """Return a notice for each loss term that has an impossible value (below 0) in one of these steps, the first
+        time that this happens. `per_step`: the values of the terms in each step."""
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):

@@ -187,8 +187,8 @@ def late_reason() -> str:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit immediately without cleaning up: a normal exit takes a second, and threads of torch and gloo may abort it
-    (torch-facts, section 4)."""
+    """Exit immediately with an exit code, without cleaning up: a normal exit takes a second, and threads of torch and
+    gloo may abort it (torch-facts, section 4)."""
     flush()
     end_loaders()
     os._exit(code)

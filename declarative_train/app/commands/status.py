@@ -116,7 +116,7 @@ def _parse(line: bytes) -> Entry:
 
 
 def text(found: dict[str, Any]) -> str:
-    """Return the status as aligned lines of text."""
+    """Return the status of a run (`found`: as returned by `status`) as aligned lines of text."""
     from declarative_train.core.amounts import clock, number
 
     share = f" ({found['step'] / found['num_steps']:.0%})" if found["num_steps"] else ""

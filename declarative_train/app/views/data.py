@@ -29,7 +29,8 @@ _LONGEST = 24  # characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
-    """Return all tables. Raises DataError, SourceError and BadSampleError."""
+    """Return all tables about the data of a recipe: sets, columns, fields, those of packs, classes. Raises DataError,
+    SourceError and BadSampleError."""
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),

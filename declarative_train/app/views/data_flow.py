@@ -29,8 +29,8 @@ def flow(plan: Plan, width: int | None = None) -> str:
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """Return a table with a row for each step on the way; if it is too wide, the cells of each row one below the
-    other."""
+    """Return a table with a row for each step on the way of the data, from the rows of the source to the gradient. If
+    it is wider than `width`, the cells of each row are one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)

@@ -30,8 +30,8 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
 
 
 def hint_on_path(span: Span, path: str) -> str:
-    """Return a help line for `path`, which does not exist: the folder that the path is relative to, and, if the file is
-    in the working directory or next to the recipe, where it was found."""
+    """Return a help line for `path`, which does not exist: it names the folder to which paths are relative (`span`:
+    where the path is written). If the file exists in the working directory or next to the recipe, it says so."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
     if not os.path.isfile(span.path):  # a text without a file

@@ -100,7 +100,8 @@ def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal cells: 0 for a combining character, 2 for a wide one."""
+    """Return the number of terminal cells that a text fills: 0 for a combining character, 2 for a wide one, 1 for any
+    other."""
     if text.isascii():
         return len(text)
     return sum(

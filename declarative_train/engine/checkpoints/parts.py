@@ -24,8 +24,8 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks of a tensor with the whole shape `size`; each block has the offset of its first element in the whole
-    tensor."""
+    """This rank's part of a tensor that an axis divides, as blocks. `size`: the shape of the whole tensor. `blocks`:
+    {position of a block's first element in the whole tensor: block}."""
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]

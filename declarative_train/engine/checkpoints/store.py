@@ -58,7 +58,8 @@ DamageCheck = Callable[
 
 
 class CheckpointStore:
-    """Checkpoints of one run. `root`: a folder or any fsspec URL."""
+    """Store of the checkpoints of one run: it lists, checks, publishes and removes them. `root`: a folder or any fsspec
+    URL."""
 
     def __init__(self, root: str) -> None:
         from fsspec.core import url_to_fs

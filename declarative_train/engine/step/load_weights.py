@@ -106,7 +106,8 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open the file of a published model. The map `tensors` lists the tensors of the file that form each parameter."""
+    """Open the file of a published model and compare it with the model. `tensors`: the map from parameters to tensors
+    of the file. `whole` False: `model` is a pipeline stage. Raises RunFailure."""
     assert isinstance(source, Tensors)
     source = under_names(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))

@@ -110,7 +110,8 @@ class Optimizers:
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load `state[parameter][entry]`. Parameters without an entry start without optimizer state."""
+        """Load the optimizer state of all parameters: {parameter: {entry, such as `exp_avg`: value}}. Parameters that
+        it lacks start without optimizer state."""
         for part in self._parts:
             for group in part.param_groups:
                 for parameter in group["params"]:

@@ -161,7 +161,7 @@ def _seconds(each: LayoutVerdict) -> float:
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
     """Yield the names of the candidates that would be chosen instead of `best` if they fitted, the fastest first.
-    `may_fit`: the candidates of which this is not excluded."""
+    `may_fit`: the candidates that may fit, given the possible error of their estimates."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -262,8 +262,8 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return a sentence on a simpler candidate that does not fit, and one on a simpler candidate that was rejected with
-    an error, if there are such."""
+    """Return why simpler candidates than the chosen one were not chosen: a sentence on the first that does not fit, and
+    one on the first that was rejected with an error; [] if there are neither."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

@@ -246,7 +246,7 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
     """Return the seconds of a step after the backward. The optimizer reads parameters, gradients and state, and writes
-    parameters and state; gradients of all microbatches but the first have been added to earlier ones; and there is a
+    parameters and state. Two more parts are included: adding the gradients of each microbatch after the first, and a
     constant time per step."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)

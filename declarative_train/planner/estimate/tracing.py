@@ -23,7 +23,8 @@ class TraceResult:
 
 
 class Tracer(Protocol):
-    """Interface of a tracer (implemented by `planner/footprint/forecast.py`)."""
+    """Interface of a tracer, which predicts the memory of a plan's step (implemented by
+    `planner/footprint/forecast.py`)."""
 
     @property
     def spent_s(self) -> float:

@@ -137,8 +137,8 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers of all other parameters, followed by those of experts, which fewer devices share. `kind`:
-    function that computes the transfers."""
+    """Return the transfers of all parameters that are not experts, followed by those of experts, which fewer devices
+    share. `kind`: function that computes the transfers of one kind."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -231,7 +231,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return all that ranks exchange inside of layers, between their kernels."""
+    """Return the transfers between ranks that divide layers, positions or experts: they run inside of layers, between
+    their kernels."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 

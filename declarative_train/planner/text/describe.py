@@ -43,8 +43,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the whole text, without a final newline. `hashes` False: leave out everything that differs between
-    machines or after edits without effect, as for files of expected texts."""
+    """Return the text of `dtrain plan` for a plan, without a final newline. `hashes` False: leave out everything that
+    differs between machines or after edits without effect, as for files of expected texts."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),

@@ -160,8 +160,8 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """Replace characters that MLflow does not accept: all except letters, digits, underscores, dashes, periods, spaces
-    and slashes."""
+    """Return a name with the characters that MLflow does not accept replaced: all except letters, digits, underscores,
+    dashes, periods, spaces and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 
 

@@ -107,6 +107,6 @@ def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointE
 
 
 def _absolute(folder: str) -> str:
-    """Return the path of a folder in the form that `run.json` uses."""
+    """Return a folder as an absolute path, or as a URL without a `/` at its end."""
     local = local_path(folder)
     return folder.rstrip("/") if local is None else os.path.abspath(local)

@@ -104,8 +104,9 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Return the least time of calls of `run` in seconds, without the first call: other processes only add time. With
-    an infinite `most_s`, ranks that call this at the same time call `run` equally often."""
+    """Call `run` several times, for about `most_s` seconds at most, and return the least time of a call in seconds,
+    without the first: other processes only add time. With an infinite `most_s`, ranks that call this at the same time
+    call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):

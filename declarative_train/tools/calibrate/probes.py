@@ -73,7 +73,7 @@ class Probe:
 
 
 def compile_probes(num_ranks: int) -> dict[Step, Probe]:
-    """Return the probes of a machine where so many ranks run."""
+    """Return the probes for a machine on which `num_ranks` ranks run at the same time."""
     steps = [step for pair in STEPS.values() for step in pair if step is not None]
     return {step: _compile(*step, num_ranks) for step in steps if num_ranks > 1 or step[0] == "single"}
 

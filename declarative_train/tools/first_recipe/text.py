@@ -294,7 +294,7 @@ def vector_width(num_words: int) -> int:
 
 
 def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
-    """Yield comment lines of commands, each with what it does, aligned."""
+    """Yield comment lines that list commands in aligned columns. `lines`: (command without `dtrain`, its effect)."""
     width = max(len(line) for line, _ in lines)
     yield from (f"#   dtrain {line:<{width}}   {does}" for line, does in lines)
 

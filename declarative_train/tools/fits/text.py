@@ -21,7 +21,7 @@ _CHANGE, _LAYOUT = 42, 50  # letters of a name
 
 
 def describe(found: Fits) -> str:
-    """Return the text, without a final newline."""
+    """Return the text that `dtrain fits` prints for an answer, without a final newline."""
     parts = [
         "\n".join(_head(found)),
         section("largest parts of it", _terms(found)),

@@ -12,7 +12,8 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Converter for the places in one text."""
+    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: the unit in which
+    the protocol counts characters."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)

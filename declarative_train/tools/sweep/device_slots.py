@@ -54,8 +54,8 @@ def visible_gpus() -> list[str]:
 
 
 def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return slot number `at` of `count`, with its share of the cores if there is a core for each rank; otherwise with
-    all cores."""
+    """Return slot number `at` of `count`, with its share of the cores; with all cores if it is the only slot or if
+    there are fewer cores than slots. `ranks`: number of ranks in a slot, which share its threads."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

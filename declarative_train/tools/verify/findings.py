@@ -25,8 +25,9 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference. `name`: the parameter, node or loss term. `difference`, `bound`: relative. `collective`: the
-    communication that this value depends on in the plan, "" if none. `why`: what the values show about the cause."""
+    """Difference between some ranks and one process that is beyond the bound for it. `name`: the parameter, node or
+    loss term. `difference`, `bound`: relative. `collective`: the communication that this value depends on in the plan,
+    "" if none. `why`: what the values show about the cause."""
 
     kind: Kind
     name: str

@@ -63,7 +63,8 @@ class RankReport:
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run the step in one process and write it to files in `folder`. Return the exit code."""
+    """Run the step in one process and write it to files in `folder`. Return the exit code. After `step`, the arguments
+    are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
         _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
     return 0
@@ -73,7 +74,7 @@ def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
     """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to
-    `reports`. Return the exit code."""
+    `reports`. Return the exit code. After `step`, the arguments are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
 
         def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:

@@ -52,7 +52,7 @@ class StepIndex:
 
 
 class StepFiles:
-    """Folder with the files of a step."""
+    """Files of the step in one process, in a folder: the single process writes them, and each rank reads its parts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
