@@ -72,7 +72,7 @@ class Keys(BaseModel):
 
 
 class Port(NamedTuple):
-    """Named input of a layer. `variadic`: the port takes any number of tensors, called `NAME.0`, `NAME.1`, ...; only
+    """Named input of a layer. `variadic`: any number of tensors can be connected, called `NAME.0`, `NAME.1`, ...; only
     the last port may be variadic."""
 
     name: str
@@ -277,7 +277,8 @@ class Collective(ABC):
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the rows of all ranks, concatenated in rank order.
 
-        Dimension 0 may differ between ranks and may be 0; the dtype is that of the ranks that have rows."""
+        Dimension 0 may differ between ranks and may be 0; the result has the dtype of the ranks that have rows.
+        """
 
 
 class MetricModule(ABC):
@@ -305,8 +306,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of the loss that the metric
-    names with `of`."""
+    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` come from the loss that the metric names
+    with `of`."""
 
     input: TensorSpec
     target: TensorSpec | None = None

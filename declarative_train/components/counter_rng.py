@@ -68,7 +68,8 @@ def normal(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 class Drawn:
-    """Sequence of random numbers that depends only on a key and on one number, such as that of a sample."""
+    """Source of a sequence of random numbers that depends only on a key and on one number, such as the number of a
+    sample."""
 
     def __init__(self, key: int, number: int) -> None:
         self._state = self.key = _mix_one(number * _GOLDEN + key)

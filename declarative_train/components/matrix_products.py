@@ -26,8 +26,8 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Use of a layer by one node: the specs of its inputs, of its first output, whether a gradient flows back through
-    each input (`graded`), and the layer's parameters (`weights`)."""
+    """Use of a layer by one node, from which its matrix products follow: specs of the inputs and of the first output,
+    whether a gradient flows back through each input (`graded`), and the layer's parameters (`weights`)."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec

@@ -86,7 +86,8 @@ class PipelineSchedule:
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
         """Return the largest number of microbatches that wait for their backward on a rank at the same time, counted
-        once for each stage of the rank; if the backward is split, those that wait for the gradients of weights."""
+        once for each of the rank's `num_chunks` stages; if the backward is split, that wait for the gradients of
+        weights."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

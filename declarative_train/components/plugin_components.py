@@ -367,7 +367,7 @@ def describe_failure(type: str, problem: Exception) -> ShapeError:
 def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Yield (name, (syntax node, value)) for those of the attributes `names` that a class, or a base class in the same
+    """Yield (name, (syntax node, value)) for each of the attributes `names` that a class, or a base class in the same
     file, assigns. A value that is not a literal is None."""
     for name in names:
         item = file.attribute(node, name)

@@ -146,8 +146,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class ArgumentFields(NamedTuple):
-    """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of those annotated as lists.
-    `computed`: names of those whose default is not a literal, so that only running the code gives it."""
+    """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of the arguments annotated as
+    lists. `computed`: names of the arguments whose default is not a literal, so that only running the code gives it."""
 
     fields: Mapping[str, Any]
     lists: frozenset[str]

@@ -61,7 +61,7 @@ class PluginLayer(Layer):
             return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
-        """Return an init that takes the value that the user's constructor gives the parameter."""
+        """Return an init by which the parameter gets the value that the user's constructor computes."""
         return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:

@@ -24,8 +24,9 @@ class ComponentError(ValueError):
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """Component classes by type: those in a dict literal, whose modules are in `package`, and those of the packs.
-    `kind` is the word used in messages ("layer")."""
+    """Table of the component classes of one kind, by type: the types of a dict literal, whose modules are in `package`,
+    and the types of the packs. A module is imported when its type is looked up. `kind`: the word used in messages
+    ("layer")."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows of which a fraction is taken
+    num_total    the number of rows to which a fraction refers
     read         returns the values of a column
     shuffled     returns the numbers 0..n-1 in an order that depends only on the seed and the name of the set
     by, sort     keys of `data.window`, if there is a window
-    behind       fraction that sets cut by `last` take from the end after this one
+    behind       fraction of the rows at the end that belong to sets cut by `last` after this one
     """
 
     num_rows: int

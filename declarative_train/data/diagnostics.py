@@ -236,8 +236,8 @@ def _takes_rows(cut: slice | int, length: int) -> bool:
 
 
 class DataDraft:
-    """State of the section `data` while it is compiled. `fields`: those of the recipe, and additional outputs that are
-    read. `skipped`: rows that are left out."""
+    """State of the section `data` while it is compiled. `fields`: the fields of the recipe, and additional outputs that
+    are read. `skipped`: rows that are left out."""
 
     def __init__(
         self,

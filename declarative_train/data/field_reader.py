@@ -130,7 +130,8 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 def convert_chunks(
     table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield (position of the first row in the set, values by field) for all rows of a set, in chunks."""
+    """Yield (place of the first row in the set, values by field) for all rows of a set, in chunks. `parts`: readers of
+    the fields. Raises BadSampleError and SourceError."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, convert_rows(table, numbers, parts)
 

@@ -90,7 +90,8 @@ class LazyReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, and the seed of their random numbers. The reader of each lazy field applies them."""
+    """Executor of a recipe's transforms: it passes them, and the seed of their random numbers, to the reader of each
+    kind of lazy field."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0

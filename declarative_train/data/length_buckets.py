@@ -63,7 +63,7 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
 
 
 def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return the number of samples of each level; () without buckets."""
+    """Return the number of samples of each level, () without buckets. `levels`: the level of each sample."""
     if levels is None:
         return ()
     num_levels = max(len(field.buckets) for field in fields)
@@ -90,7 +90,8 @@ class BucketCuts:
         self.levels, self._buckets = levels, buckets
 
     def cut(self, tensors: Mapping[str, torch.Tensor], level: int) -> dict[str, torch.Tensor]:
-        """Return the tensors (R, T, ...) of the fields with buckets cut to the level, and the others as they are."""
+        """Return the tensors (R, T, ...) of the fields with buckets cut to the length of the level; other tensors are
+        unchanged."""
         lengths = {name: buckets[level] for name, buckets in self._buckets.items()}
         return {
             name: tensor[:, : lengths[name]].contiguous() if name in lengths else tensor

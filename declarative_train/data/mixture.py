@@ -54,7 +54,7 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Inner node of the binary tree of a Schedule: of every `parts` turns, `left` go to the first of the two `ways`,
-    the others to the second. A way is another node or the number of a source."""
+    all others to the second. A way is another node or the number of a source."""
 
     parts: int
     left: int

@@ -347,7 +347,8 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
 
 @atexit.register
 def _end(workers: Iterable[Process] = _WORKERS) -> None:
-    """Kill the remaining loader processes at exit. (multiprocessing would send SIGTERM and wait without a limit.)"""
+    """Kill the remaining loader processes when this process exits. (multiprocessing would send SIGTERM and wait without
+    a limit.)"""
     for worker in set(workers) & set(multiprocessing.active_children()):
         worker.kill()
         worker.join()

@@ -142,10 +142,10 @@ class RowDraw(SetRows):
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
     """Random share of each block of rows, in the order of the file: for sets that are too large to list and are read in
-    blocks. Of the first n rows of `base`, where n is the end of a block, round(n * fraction) are taken.
+    blocks. Of the first n rows of `base`, where n is the end of a block, round(n * fraction) are in the share.
 
         starts   (blocks + 1,) first row of each block, from row 0 on
-        base     the rows of which a share is taken; None: all rows
+        base     the rows that are divided; None: all rows
         others   True: the set has the rows of `base` that are not in the share
         counts   (blocks + 1,) number of the set's rows before each block
     """

@@ -253,8 +253,8 @@ def _align(place: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set that is in memory, in a process that has not opened the set's files: it has only what is known
-    without reading them."""
+    """Table of a set in memory, in a process that has not opened the set's files. It has only facts that are known
+    without reading the files."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
@@ -329,8 +329,8 @@ class Sample:
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the position in a file of sample `row` of these samples, for messages; for a window, that of its first
-        row."""
+        """Return the position in a file of sample `row` of these samples, for messages; for a window, the position of
+        its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]

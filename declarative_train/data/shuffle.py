@@ -169,8 +169,8 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of each slot: the first `first` streams have rounds + 1 slots, those up to `phase` have
-    `rounds`, those up to `last` rounds + 1, and the rest `rounds`."""
+    """Return the stream of each slot. Streams have rounds + 1 or `rounds` consecutive slots: streams 0 to first - 1
+    have rounds + 1; from there to phase - 1, `rounds`; from there to last - 1, rounds + 1; all later ones, `rounds`."""
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds

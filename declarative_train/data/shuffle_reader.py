@@ -66,8 +66,8 @@ class RankNeeds:
 
 
 class _Apart(NamedTuple):
-    """Samples of a batch that are gathered separately, because their window is not in the arena: their places in the
-    batch, and their values."""
+    """Samples of a batch that are gathered separately, because the arena had no room for their window: their places in
+    the batch, and their values."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]

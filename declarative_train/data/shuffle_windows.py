@@ -239,7 +239,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window; return the first row of each sample, or None if that of sample k is row k."""
+        """Read the pieces of the window; return the first row of each sample, or None if sample k begins at row k for
+        all k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -296,7 +297,8 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Replace a sample whose image is broken by the next sample of the window. Raises the error if none is left."""
+        """Use the next sample of the window in place of a sample whose image is broken, from now on. `places`: the
+        samples that are read. Raises the error if none is left."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error

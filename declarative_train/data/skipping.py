@@ -142,8 +142,8 @@ def is_scanned(table: Table) -> bool:
 def whole_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of each set without those in which a value is missing that a field needs, and the rows left out.
-    `fields`: each field with its columns. Raises SourceError."""
+    """Return the rows of each set that have all values that fields need, and the rows left out because a value is
+    missing. `fields`: each field with its columns. Raises SourceError."""
     asked = {
         column: name
         for name, (field, columns) in fields.items()

@@ -112,8 +112,8 @@ def keep_usable(
 
 
 def open_sources(draft: DataDraft) -> dict[str | None, Table]:
-    """Open the main source (under None) and the own sources of sets (by name of the set); report those that fail and
-    leave them out."""
+    """Open the main source (under None) and the own sources of sets (by name of the set); report a source that fails
+    and leave it out."""
     tables: dict[str | None, Table] = {}
     for name, dataset in list_sources(draft.section).items():
         place = "data.source" if name is None else f"data.split.{name}.source"

@@ -13,9 +13,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file on which the plan depends. `sha256`: hash of the content, unless `modified_ns` is set: then of
-    the size and samples of the content, and the date shows, on this machine, whether the rest may have changed (0:
-    unknown)."""
+    """Record of a file on which the plan depends, by which changes are noticed. `sha256`: hash of the content; if
+    `modified_ns` is set, of the size and samples of the content. Then the date shows, on this machine, whether the rest
+    may have changed (0: unknown)."""
 
     path: str
     size_bytes: int

@@ -131,7 +131,7 @@ def origin_of(inherited: Inherited | None) -> str:
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics and errors as `measure`, with the statistics of the earlier run where it has them; the rest is
+    """Return statistics and errors as `measure`. Statistics that the earlier run has are used; only the others are
     computed from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]

@@ -40,7 +40,7 @@ class SampleSet(ABC):
 
 
 class HeldSet(SampleSet):
-    """Set in memory, with one tensor of rows per field; windows are overlapping views of the rows."""
+    """Set of samples in memory, with one tensor of rows per field; windows are overlapping views of the rows."""
 
     is_held = True
 

@@ -124,10 +124,11 @@ def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str,
 
 
 class ObjectiveCheck:
-    """Checks of losses and metrics. They add what they find to the list `diagnostics`.
+    """Checker of losses and metrics. Its methods add errors and warnings to the list `diagnostics`.
 
     `specs`: shape and dtype of each tensor by its name in the recipe (None: unknown, because of an earlier error).
-    `origins`: for each tensor, the place in the recipe of the node or field that it comes from."""
+    `origins`: for each tensor, the place in the recipe of the node or field that it comes from.
+    """
 
     def __init__(
         self,
@@ -273,8 +274,8 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
-        """Return the place in the recipe of the key that `shape_error` is about. A metric with `of` has no inputs of
-        its own, so its place is that of the metric."""
+        """Return the place in the recipe of the key that `shape_error` is about; the place of the metric itself, if it
+        has `of` and therefore no inputs of its own."""
         return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:

@@ -123,8 +123,8 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
 
 
 def unit_of(field: FieldSpec) -> Unit | None:
-    """Return the conversion from the values of a field to those of its columns (value * multiply + add); None if the
-    values are equal."""
+    """Return the conversion (value * multiply + add) from the values of a field to the values of its columns; None if
+    they are equal."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 

@@ -43,7 +43,7 @@ class Cuts:
     parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
 
     def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
-        """Yield the path and the division of each node, and after it those of its submodules."""
+        """Yield (path, division) of each node, followed by its submodules."""
         for path, node in self.nodes.items():
             yield path, node
             yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())

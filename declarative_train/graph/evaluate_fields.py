@@ -146,9 +146,9 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
-    """Return the spec with its interval replaced by that of the values that occur where the mask is not 0. `but`: a
-    value to ignore. The spec is returned unchanged if the field declares a range, if `seen` is None, if the
-    dtype is bool, or if a value is not finite."""
+    """Return the spec with the interval of the values in `seen` in place of its own. `mask`: only values where it is
+    not 0 count. `but`: a value that does not count. The spec is returned unchanged if the field declares a range, if
+    `seen` is None, if the dtype is bool, or if a value is not finite."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

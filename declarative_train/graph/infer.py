@@ -46,7 +46,7 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True, slots=True)
 class WireOrigin:
-    """Node or field that a wire (a value in the model graph) comes from, for messages."""
+    """Node or field that computes the value on a wire (a value in the model graph), and its place, for messages."""
 
     name: str
     span: Span
@@ -130,8 +130,8 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         model: Scope | None = None,
     ) -> None:
-        """Set up an inference. `precision`: that of the run, for messages. `probes`: cache of results of layers.
-        `rules`: the parameter rules; those with an adapter change layers. `model`: the scope of the whole model, for
+        """Set up an inference. `precision`: precision of the run, for messages. `probes`: cache of results of layers.
+        `rules`: the parameter rules, some of which add adapters to layers. `model`: the scope of the whole model, for
         the names in folders of published adapters."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []

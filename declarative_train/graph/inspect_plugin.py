@@ -76,7 +76,7 @@ def _or_none(run: Callable[[], Any]) -> Any:
 
 
 class _Trial:
-    """Layer in training or evaluation mode, with made-up samples to run it on."""
+    """Trial of a layer, in training or evaluation mode, on made-up samples."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"

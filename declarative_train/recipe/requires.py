@@ -12,7 +12,7 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics. If dtrain is too old for the recipe, those about unknown words give that as the
+    """Return the diagnostics. If dtrain is too old for the recipe, diagnostics about unknown words give that as the
     reason."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):

@@ -222,7 +222,7 @@ class Sectioning:
         ]
 
     def _render_tree(self) -> Mapping:
-        """Return the tree with those templates of the model rendered that do not need `index`."""
+        """Return the tree with the templates of the model rendered, except templates that need `index`."""
 
         def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):

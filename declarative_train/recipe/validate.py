@@ -120,7 +120,8 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return the component table of a kind. It is imported here, because the tables import the kinds."""
+    """Return the component table of a kind (`LAYERS` for `Layer`). It is imported when it is needed, because the tables
+    import the kinds."""
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)

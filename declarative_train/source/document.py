@@ -27,8 +27,8 @@ class SourceFile(NamedTuple):
 class Dropped(NamedTuple):
     """Value that a later file replaced or removed; `dtrain show` lists it.
 
-    `span` is the place of the dropped value, `by` that of the value that replaced it. `reason`: `replaced`, `removed`
-    (by a null), `another type` (the whole mapping was replaced), `alternative` (`epochs` replaces `steps`).
+    `span` is the place of the dropped value, `by` the place of the value that replaced it. `reason`: `replaced`,
+    `removed` (by a null), `another type` (the whole mapping was replaced), `alternative` (`epochs` replaces `steps`).
     """
 
     path: Path

@@ -103,8 +103,8 @@ class _Loading:
         return document, self._list_diagnostics()
 
     def _list_diagnostics(self) -> list[Diagnostic]:
-        """Return all diagnostics. If a file could not be read, leave out those about nulls that remove nothing: the
-        missing file may have the key."""
+        """Return all diagnostics. If a file could not be read, leave out diagnostics about nulls that remove nothing:
+        the missing file may have the key."""
         merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 
@@ -138,8 +138,8 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Parse a text and read the files that it extends. `stack`: real paths of the files whose `extends` led
-        here."""
+        """Parse a text and read the files that it extends. `stack`: real paths of the files that extend each other on
+        the way to this one."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found

@@ -95,7 +95,8 @@ def _matches(pattern: Path, path: Path) -> bool:
 
 
 class Merger:
-    """Merger of trees, one after the other. `dropped` and `diagnostics` collect the results of all merges."""
+    """Merger of the trees of several files, one call of `merge` for each. `dropped` and `diagnostics` collect the
+    results of all calls."""
 
     def __init__(self, rules: MergeRules) -> None:
         self.rules = rules

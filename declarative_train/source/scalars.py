@@ -45,7 +45,7 @@ def resolve(text: str) -> ScalarValue:
 
 
 def has_leading_zero(text: str) -> bool:
-    """Return True for an integer like `010`, which is 10 here and is 8 in YAML 1.1."""
+    """Return True for an integer like `010`, which is 10 in YAML 1.2 and in dtrain, and 8 in YAML 1.1."""
     return _LEADING_ZERO.fullmatch(text) is not None
 
 

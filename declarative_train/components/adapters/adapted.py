@@ -27,7 +27,8 @@ ADDED = ".lora_"
 
 
 class Adapted(Layer):
-    """Layer `base` with adapters on its linear maps. Inputs, outputs and names of parameters are those of `base`."""
+    """Layer `base` with adapters on its linear maps. It has the inputs and outputs of `base`, and parameters under the
+    same names."""
 
     base: Layer
     adapters: dict[str, Adapter]
@@ -98,8 +99,8 @@ class Adapted(Layer):
         return replace(cut, parameters=parameters, summed=tuple(summed))
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the base layer and, for each adapter, those of its two matrices, for as many
-        vectors as the adapted weight is multiplied with."""
+        """Yield the matrix products of the base layer and, for each adapter, the products with its two matrices, for as
+        many vectors as the adapted weight is multiplied with."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient

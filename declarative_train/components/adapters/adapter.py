@@ -64,8 +64,8 @@ class Adapter(Component, ABC):
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:
         """Return a module that replaces `base`: it has the `weight` and `bias` of `base` and the adapter's parameters.
-        If the module has a method `start_from_weights(path, given)`, dtrain calls it when all other parameters have
-        their start values, except those whose names in the model are in `given`."""
+        If the module has a method `start_from_weights(path, given)`, dtrain calls it after all other parameters got
+        their start values. `given`: names in the model of the adapter's parameters that have values already."""
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:

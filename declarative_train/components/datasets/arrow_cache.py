@@ -49,7 +49,7 @@ class TooLargeError(Exception):
 
 
 class Budget:
-    """Limit on the memory for the text of compressed files and the values in it."""
+    """Limit on the memory that the text of compressed files, and the values in it, may use while the files are read."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES
@@ -84,7 +84,7 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Stream that subtracts the bytes that are read from a Budget."""
+    """Stream that passes a file's bytes on and subtracts their number from a Budget."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter

@@ -176,7 +176,8 @@ class BlockTable(Table):
 
 
 class Footers:
-    """Summaries of the files of a table (rows, columns, sizes), cached on disk by path, size and date."""
+    """Summaries of the files of a table (rows, columns, sizes), so that it can be opened without reading the files.
+    They are cached on disk by path, size and date."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
         from declarative_train.components.datasets.arrow_columns import check_distinct, check_same_columns

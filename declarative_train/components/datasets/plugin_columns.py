@@ -52,7 +52,7 @@ Declared = Annotated[dict[str, Number | Single | ColumnKeys], Field(min_length=1
 
 
 class Described(Protocol):
-    """Interface of a plugin's source, with the attributes that `PluginTable` uses."""
+    """Interface of a plugin's source, as far as `PluginTable` uses it, so that the table need not import the source."""
 
     @property
     def type(self) -> str: ...

@@ -40,7 +40,8 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List that is an argument of a call (a shape, dimensions), while the call is parsed."""
+    """List that is an argument of a call (a shape, dimensions). It is only in the tree while the call is parsed; then
+    it is one of the operation's `options`."""
 
     items: tuple[Term, ...]
     offset: int

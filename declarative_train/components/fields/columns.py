@@ -68,9 +68,9 @@ def is_glob(name: str) -> bool:
 def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of `names` that the names and globs in `wanted` select and those in `unwanted` do not, and the
-    names and globs that match none. The matches of a glob keep the order of `names`; a column that is listed twice
-    counts once."""
+    """Return the columns of `names` that `wanted`, names and globs, selects, without the columns that `unwanted`
+    selects; and the names and globs that match no column. The matches of a glob keep the order of `names`; a column
+    that is listed twice counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:

@@ -116,7 +116,8 @@ class SampleGroups:
 
 
 class _Recomputation(AbstractContextManager[None]):
-    """Context in which a forward is recomputed, with the number of rows of the first computation."""
+    """Context for the recomputation of a forward (activation checkpointing): it has the number of rows of the first
+    computation, and does not count statistics again."""
 
     def __init__(self, groups: SampleGroups) -> None:
         self._groups = groups
@@ -139,8 +140,8 @@ class MixesSamples(Protocol):
     microbatch.
 
     A module with running statistics has two more methods: `take_pending()` returns the sums over its groups since the
-    last call, a vector that can be added to that of another rank; the static method `fold(modules, pending, finite)`
-    updates the running statistics of several modules.
+    last call, as a vector, and vectors of several ranks can be added; the static method `fold(modules, pending,
+    finite)` updates the running statistics of several modules.
     """
 
     over: int | None

@@ -123,7 +123,8 @@ class PluginTransform(PluginComponent, Transform):
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """Return what is wrong with the result of the user's code for a generated image, or None."""
+        """Try the user's code on a generated image of this size. Return an error if it fails, draws random numbers
+        without declaring it, or changes the same image differently in a second call; else None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _make_picture(size, channels, self.on_numbers)

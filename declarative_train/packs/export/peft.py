@@ -56,8 +56,8 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return the tensors of PEFT's file by name: those of the adapters, and those of other modules of which a parameter
-    was trained."""
+    """Return the tensors of PEFT's file by name: all tensors of the adapters, and all tensors of other modules that
+    have a trained parameter."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}

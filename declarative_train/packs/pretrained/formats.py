@@ -93,8 +93,8 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the tables with a row for each token that stay frozen although tokens are added and other parameters of
-    the node are trained. (Unused rows of the published tables may be those of the added tokens.)"""
+    """Return the names of the tables with a row for each token that stay frozen although the recipe adds tokens and
+    trains other parameters of the node. (The rows of added tokens may be unused rows of the published tables.)"""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):

@@ -56,8 +56,8 @@ class ModelKind(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """Names that a library gives to the tensors of a family. `params`: params with the value that all models of the
-    library have. `respelt`: endings of names in old files."""
+    """Names that a library gives to the tensors of a family. `ignored`: tensors that are not loaded. `params`: params
+    with the value that all models of the library have. `respelt`: endings of names in old files -> current ones."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -78,7 +78,7 @@ class NameMap(NamedTuple):
 
 
 class SizeSource(NamedTuple):
-    """Dimension of a parameter from which a param of the block can be found."""
+    """Source of a block's param: the size of dimension `dim` of a parameter."""
 
     parameter: str
     dim: int
@@ -171,7 +171,8 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for a library. Values for all its models come first; those of one model override them."""
+    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file, with
+    values for all models, which the values for a single model override."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class PublishedNames:
-    """Names of a model's parameters in published files."""
+    """Lookup of the names that the parameters of a model's blocks have in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[PartPlan, ...]], str]] = {}

@@ -32,7 +32,8 @@ _NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
 
 
 class _Rows(NamedTuple):
-    """Rows for scikit-learn: `numbers` (N, C), `words` (N, W) as class numbers, `answers` (N,)."""
+    """Rows of a set in the form that scikit-learn needs: `numbers` (N, C), `words` (N, W) as class numbers, `answers`
+    (N,), the target."""
 
     numbers: np.ndarray
     words: np.ndarray

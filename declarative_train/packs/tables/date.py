@@ -194,8 +194,8 @@ class DateField(FieldOfColumns):
 
 
 def _parser(format: str | None) -> Callable[[Any], Any]:
-    """Return a function (value) -> naive datetime in UTC, None for a missing value. `format`: that of texts; None: ISO
-    8601."""
+    """Return a function (value) -> naive datetime in UTC, None for a missing value. `format`: the format of texts, as
+    `strptime` reads it; None: ISO 8601."""
 
     def parse(value: Any) -> datetime.datetime | None:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):

@@ -67,7 +67,8 @@ class TarIndex(NamedTuple):
 
 
 class FileSpan(NamedTuple):
-    """Part of an archive that is one file, and the file's position in the result."""
+    """Bytes `begin` to `end` of an archive, which are one file, of the column `name` in `row`. `place`: index of the
+    file in the result of a read."""
 
     begin: int
     end: int

@@ -304,8 +304,8 @@ def write(
     num_given: int = 0,
     schemas: Sequence[object] | None = None,
 ) -> RenderedChat:
-    """Render a dialogue and find the answers that count in the loss: those after the first `num_given` messages, except
-    messages whose flag says otherwise (`FLAGS`). Raises ChatError."""
+    """Render a dialogue and find the answers that count in the loss: the answers after the first `num_given` messages,
+    except messages whose flag says otherwise (`FLAGS`). Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
     made = RenderedChat(whole.text, (), {key for each in given for key in each.unread()})

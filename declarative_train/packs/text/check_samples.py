@@ -52,7 +52,7 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Positions `start` to `stop` of an output of a field."""
+    """Part of a token field that a wire carries: positions `start` to `stop` of one of its outputs."""
 
     field: str
     output: str
@@ -65,7 +65,7 @@ class _Slice(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Token field of the main source, with the tokens of the training texts."""
+    """Token field to check, of the main source, with its tokenizer and the tokens of the training texts."""
 
     name: str
     field: TokensField
@@ -227,7 +227,8 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
 
 
 class _Way(NamedTuple):
-    """Wire with a vector at each position of a field. `is_recurrent`: each vector depends on earlier positions."""
+    """Wire that is followed from a token field, with a vector at each position. `is_recurrent`: each vector depends on
+    earlier positions."""
 
     field: str
     is_recurrent: bool = False

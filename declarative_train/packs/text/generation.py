@@ -136,7 +136,8 @@ class TextModel:
 
 
 class _CachedModule(nn.Module):
-    """Wrapper of attention or of position embeddings. It counts positions and caches keys and values."""
+    """Wrapper of attention or of position embeddings for generation token by token. It counts positions and caches keys
+    and values."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

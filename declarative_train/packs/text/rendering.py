@@ -289,7 +289,7 @@ def _call_node(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
 
 
 class _Namespace(Namespace):
-    """Jinja namespace that refuses names that begin with `_`."""
+    """Jinja's `namespace` for templates that are not trusted: names that begin with `_` are refused."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can use the name `self`
         self, given = args[0], dict(*args[1:], **kwargs)

@@ -105,7 +105,7 @@ class Tokenizer(ABC):
 
 
 class AddedTokens(NamedTuple):
-    """Texts of tokens that a recipe adds to a tokenizer; `special`: those that `decode` leaves out."""
+    """Texts of tokens that a recipe adds to a tokenizer. `special`: added tokens that `decode` leaves out."""
 
     plain: tuple[str, ...] = ()
     special: tuple[str, ...] = ()

@@ -389,7 +389,7 @@ def _sharding_key(draft: Draft) -> str | None:
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """Yield (optimizer, span) for the optimizer of the run and those set for single parameters."""
+    """Yield (optimizer, span) for the optimizer of the run and for each optimizer that is set for single parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:

@@ -42,7 +42,7 @@ Proposal = tuple[Edit, ...]
 
 
 class _Entry(NamedTuple):
-    """Entry of a mapping: offsets of its key and of its value."""
+    """Entry of a mapping in the text, with the offsets of its key and of its value."""
 
     path: tuple[str, ...]
     key: tuple[int, int]
@@ -232,7 +232,7 @@ class _Site:
         return None if self.text[begin:start].strip() else (begin, len(self.text) if stop < 0 else stop + 1, "")
 
     def _enclose(self) -> list[_Entry]:
-        """Return the entry of the diagnostic and those that contain it, the innermost first."""
+        """Return the entry of the diagnostic and all entries that contain it, the innermost first."""
         if self.entry is None:
             return []
         return [

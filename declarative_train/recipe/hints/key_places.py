@@ -53,7 +53,7 @@ def path_of_word(name: str) -> str | None:
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Yield (section, key) for every key of the language except those of nodes."""
+    """Yield (section, key) for every key of the language except keys of nodes."""
     yield from _of(Top, "")
     yield from _of(Axes, "parallelism")
 

@@ -84,7 +84,7 @@ def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading)
 
 
 def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors without those that only follow from another error: missing keys that are present under a
+    """Return the errors, except errors that only follow from another one: missing keys that are present under a
     misspelt name, lists that are too short because an item is wrong, and a short form next to the long form, which a
     rule reports."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]

@@ -9,8 +9,8 @@ from declarative_train.recipe.hints.key_places import home_of
 
 
 def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence on what another tool's word is called here, or what to do without it; None if it is unknown.
-    `names`: all types."""
+    """Return a sentence about another tool's word: its name in dtrain, or what to do without it; None if it is unknown.
+    `names`: all component types."""
     for each in dict.fromkeys((word, word.lower())):
         hint = _elsewhere(each) or (None if each in names else _as_type(each, names))
         if hint is not None:

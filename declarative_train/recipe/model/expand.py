@@ -397,8 +397,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report a `reuse` node that calls a block with other inputs connected than the first call: the inputs decide
-        what the block contains."""
+        """Report a `reuse` node that calls a block with other inputs connected than in the first call: the nodes in a
+        block depend on which inputs are connected."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None

@@ -38,7 +38,7 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the span of the name of a node; if a later file removed the node, that of the removed value."""
+    """Return the span of the name of a node; if a later file removed the node, the span of the removed entry."""
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

@@ -54,7 +54,8 @@ class Wandb(Section):
 
 
 class PluginSink(Section):
-    """Base class of sinks that a recipe's plugins define."""
+    """Base class of the sections for sinks that a recipe's plugins define: their settings, and the file and class of
+    the sink."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""

@@ -116,7 +116,7 @@ class Axes(Section):
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """Return a copy with those defaults filled in that depend on other keys."""
+        """Return a copy in which defaults that depend on other keys are filled in."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})

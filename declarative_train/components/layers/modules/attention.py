@@ -60,8 +60,9 @@ class Heads:
 
 
 class SelfAttentionModule(nn.Module):
-    """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments and positions (B, ..., T) integers or
-    None -> (B, ..., T, D). `num_positions`: one more than the largest position, if positions are given."""
+    """Module of the layer `self_attention`: x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments
+    and positions (B, ..., T) integers or None -> (B, ..., T, D). `num_positions`: one more than the largest position,
+    if positions are given."""
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -151,8 +152,8 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x. Positions are those from `start` on, or
-        `positions`, which are below `length`."""
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x, rotated by their positions: `positions`,
+        which are below `length`, or the numbers from `start` on."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -182,7 +183,8 @@ class SelfAttentionModule(nn.Module):
 
 
 class CrossAttentionModule(nn.Module):
-    """query (B, ..., T, D), context (B, ..., S, E), mask (B, ..., S) or (B, ..., T, S) bool -> (B, ..., T, D)."""
+    """Module of the layer `cross_attention`: query (B, ..., T, D), context (B, ..., S, E), mask (B, ..., S) or (B, ...,
+    T, S) bool -> (B, ..., T, D)."""
 
     def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
         super().__init__()
@@ -332,8 +334,8 @@ def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, T
 
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """Return a causal mask (T, S) for queries that are the last T of S positions: True for the position itself and
-    those before it, at most `window` of them."""
+    """Return a causal mask (T, S) for queries that are the last T of S positions. It is True for the position itself
+    and earlier ones; with `window`, for at most that many."""
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 

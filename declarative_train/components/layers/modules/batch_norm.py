@@ -156,9 +156,9 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Normalisation over the rows of a process group: x (R, C, ...) on each rank, R may be 0 -> normalised x, and over
-    all ranks mean (C,), biased variance (C,) and count (1,). One reduction in the forward, one in the backward.
-    Gradients of weight and bias are those of this rank."""
+    """Normalisation over the rows of a process group. From x (R, C, ...) on each rank (R may be 0) it computes
+    normalised x, and over all ranks mean (C,), biased variance (C,) and count (1,). One reduction in the forward, one
+    in the backward; the gradients of weight and bias come from this rank's rows only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:

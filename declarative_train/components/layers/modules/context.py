@@ -46,12 +46,12 @@ class ContextRanks:
         return torch.cat([torch.arange(first, first + self.chunk, device=device) for first in self.firsts])
 
     def take(self, whole: Tensor) -> Tensor:
-        """Return this rank's positions of a tensor (B, T, ...), as (B, T / N, ...)."""
+        """Return only this rank's positions (B, T / N, ...) of a tensor (B, T, ...)."""
         return torch.cat([whole[:, first : first + self.chunk] for first in self.firsts], 1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...), given those of each rank. In the backward, each rank gets the gradients of
-        its own positions, summed over the ranks."""
+        """Return all positions (B, T, ...) of a tensor of which each rank has its own positions. In the backward, each
+        rank gets the gradients of its own positions, summed over the ranks."""
         return exchange(x, self._gather, self._sum)
 
     def add(self, x: Tensor) -> Tensor:
@@ -60,7 +60,8 @@ class ContextRanks:
         return exchange(x, self._peers.sum, self._peers.sum)
 
     def gather_words(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...) of a tensor of integers or booleans, given those of each rank."""
+        """Return all positions (B, T, ...) of a tensor of integers or booleans of which each rank has its own
+        positions."""
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
 
     def _gather(self, x: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ def _has_product(x: Tensor, weight_EOI: Tensor) -> bool:
 
 
 class _GroupedLinear(torch.autograd.Function):
-    """Products of the groups, one after the other. For meta or fake tensors only the shapes are computed."""
+    """Matrix products of groups of rows, each with its own matrix, computed one after the other. For meta or fake
+    tensors only the shapes are computed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
@@ -81,8 +82,8 @@ def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
 
 
 class _Rows(torch.autograd.Function):
-    """Rows selected by index; in the backward the gradients of the copies of a row are summed. (The backward of torch's
-    indexing uses atomic additions, whose order is random.)"""
+    """Selection of rows by index. In the backward the gradients of the copies of a row are summed. (The backward of
+    torch's indexing uses atomic additions, whose order is random.)"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:

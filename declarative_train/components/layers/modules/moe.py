@@ -43,7 +43,8 @@ class Routing(NamedTuple):
 
 
 class ExpertKind(NamedTuple):
-    """Network of an expert; `limit`: of `clipped_silu`."""
+    """Form of an expert's network: `hidden` features, activation, biases; `limit`: the limit of the activation
+    `clipped_silu`."""
 
     hidden: int
     activation: str
@@ -52,7 +53,8 @@ class ExpertKind(NamedTuple):
 
 
 class MoeModule(nn.Module):
-    """x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> output (B, ..., D), balance loss (B,).
+    """Module of the layer `moe`: x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> output (B, ..., D),
+    balance loss (B,).
 
     With `bias_rate` the module counts the positions of each expert over the real rows of a step; `fold` then updates
     the bias, as running statistics are updated (`sample_groups.py`).

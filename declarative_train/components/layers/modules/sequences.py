@@ -14,7 +14,8 @@ from declarative_train.components.layers.modules.context import ContextRanks
 
 
 class LearnedPositionsModule(nn.Module):
-    """x (B, ..., T, D) plus a learned vector for each of the first T positions, or of `positions` (B, ..., T)."""
+    """Module that adds positions to x (B, ..., T, D): a learned vector for each of the first T positions, or for each
+    of `positions` (B, ..., T)."""
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -28,7 +29,8 @@ class LearnedPositionsModule(nn.Module):
 
 
 class TokenTypesModule(nn.Module):
-    """x (B, ..., T, D) plus a learned vector for each of `types` (B, ..., T), or for type 0."""
+    """Module that adds token types to x (B, ..., T, D): a learned vector for each of `types` (B, ..., T), or for type
+    0."""
 
     def __init__(self, num_types: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -39,8 +41,8 @@ class TokenTypesModule(nn.Module):
 
 
 class SinusoidalPositionsModule(nn.Module):
-    """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position: those from 0 on, or
-    `positions` (B, ..., T)."""
+    """Module that adds positions to x (B, ..., T, D): sines (first half of D) and cosines (second half) of 0 to T - 1,
+    or of `positions` (B, ..., T)."""
 
     def __init__(self, base: float) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class SinusoidalPositionsModule(nn.Module):
 
 
 class ClassTokenModule(nn.Module):
-    """(B, ..., T, D) to (B, ..., T + 1, D): a learned token comes first."""
+    """Module that puts a learned token before a sequence: (B, ..., T, D) to (B, ..., T + 1, D)."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -71,8 +73,8 @@ class ClassTokenModule(nn.Module):
 
 
 class LearnedTensor(nn.Module):
-    """x (B, ...) to (B, *shape): the learned tensor for each sample. It is copied, because a view would keep the
-    gathered memory of a sharded unit."""
+    """Module of the layer `parameter`: x (B, ...) to (B, *shape), the learned tensor for each sample. It is copied,
+    because a view would keep the gathered memory of a sharded unit."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class LearnedTensor(nn.Module):
 
 
 class LayerScaleModule(nn.Module):
-    """x (B, ..., D) times a learned number per element of the last dimension."""
+    """Module that multiplies x (B, ..., D) by a learned number per element of the last dimension."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -94,8 +96,8 @@ class LayerScaleModule(nn.Module):
 
 
 class SequencePoolModule(nn.Module):
-    """x (B, ..., T, D), mask (B, ..., T) bool or None -> (B, ..., D). A sequence whose positions are all masked gives
-    0."""
+    """Module that pools sequences x (B, ..., T, D) to vectors (B, ..., D). Positions where mask (B, ..., T), bool or
+    None, is False do not count; a sequence without other positions gives 0."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -143,7 +145,7 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 
 
 class LstmModule(nn.LSTM):
-    """x (B, ..., T, D) -> output, hidden, cell."""
+    """LSTM for sequences x (B, ..., T, D) -> output, hidden, cell."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -152,7 +154,7 @@ class LstmModule(nn.LSTM):
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
-    """Return `x` as sequences (N, T, D); on a GPU in the dtype of the layer's weights, that of the run's precision."""
+    """Return `x` as sequences (N, T, D); on a GPU in the dtype of the weights of `layer`, the run's precision."""
     weight = layer.weight_ih_l0
     assert isinstance(weight, Tensor)
     return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
@@ -173,7 +175,7 @@ def _kernel(x: Tensor) -> AbstractContextManager[object]:
 
 
 class GruModule(nn.GRU):
-    """x (B, ..., T, D) -> output, hidden."""
+    """GRU for sequences x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -182,7 +184,7 @@ class GruModule(nn.GRU):
 
 
 class RnnModule(nn.RNN):
-    """x (B, ..., T, D) -> output, hidden."""
+    """Plain recurrent network for sequences x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -191,8 +193,8 @@ class RnnModule(nn.RNN):
 
 
 class BilinearModule(nn.Bilinear):
-    """x (B, ..., D), y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every device, so inputs
-    that autocast made half precision are cast to the dtype of the weight."""
+    """Bilinear form of x (B, ..., D) and y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every
+    device, so inputs that autocast made half precision are cast to the dtype of the weight."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.bilinear(x.to(self.weight.dtype), y.to(self.weight.dtype), self.weight, self.bias)

@@ -59,8 +59,8 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Reference to a loss module that is not a submodule: its class weights come from the recipe, and have values even
-    if the model is on the meta device."""
+    """Holder of a loss module that keeps it from being registered as a submodule: the class weights of the loss come
+    from the recipe, and have values even if the model is on the meta device."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

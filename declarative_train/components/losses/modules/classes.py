@@ -120,7 +120,7 @@ class OverClasses(nn.Module, LossModule):
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
 
     def _item_shape(self, x: Tensor) -> tuple[int, ...]:
-        """Return the shape of the items, (B, *S): that of the scores without the class dimension."""
+        """Return the shape of the items, (B, *S), which is the shape of the scores without the class dimension."""
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

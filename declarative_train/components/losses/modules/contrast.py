@@ -60,8 +60,8 @@ class Contrast(nn.Module, LossModule):
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Add the rows (R, 2, D) of all ranks to those that wait; return this rank's part of the sum over the groups
-        that are now complete."""
+        """Add the rows (R, 2, D) of all ranks to the rows that are kept for the next group; return this rank's part of
+        the sum over the groups that are now complete."""
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))

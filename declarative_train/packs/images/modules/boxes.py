@@ -75,8 +75,8 @@ class Generalized(nn.Module, LossModule):
 
 
 class BoxOverlap:
-    """Function that returns the intersection over union of box i of the input and box i of the target, both (B, *S,
-    4)."""
+    """Item function of a metric: the intersection over union (B, *S) of box i of the input and box i of the target,
+    both (B, *S, 4)."""
 
     def __init__(self, format: str) -> None:
         self._format = format

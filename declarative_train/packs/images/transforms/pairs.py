@@ -113,7 +113,7 @@ def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torc
 def pasted(
     own: torch.Tensor, other: torch.Tensor, boxes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 ) -> torch.Tensor:
-    """Return `own` with the pixels inside `boxes` replaced by those of `other`; both are (R, ..., H, W)."""
+    """Return `own` with the pixels inside `boxes` replaced by the same pixels of `other`; both are (R, ..., H, W)."""
     import torch
 
     height, width = own.shape[-2:]

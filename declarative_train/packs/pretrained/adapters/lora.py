@@ -33,8 +33,8 @@ FROM = "from"
 
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
-    If a folder (`from`) has separate adapters for several maps that are joined here (`split`): the A of all parts
-    stacked (parts * rank, in), and the rows of B of all parts."""
+    If a folder (`from`) has separate adapters for several maps that are one map in dtrain (`split`), A has the A of all
+    parts stacked (parts * rank, in), and B the rows of all parts."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -63,7 +63,7 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys as data, without those that the adapter's folder (`from`) defines, and without a `split` that
+        """Return the keys as data, without keys that the adapter's folder (`from`) defines, and without a `split` that
         is not set."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()

@@ -41,7 +41,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """Opened folder of PEFT. `shapes`: shapes of the file's tensors, by name without PREFIX."""
+    """Opened folder of adapters that PEFT wrote. `shapes`: shapes of the file's tensors, by name without PREFIX."""
 
     path: str
     config: Mapping[str, Any]

@@ -91,7 +91,8 @@ def _train(args: argparse.Namespace) -> int:
 
 
 class _Texts:
-    """Texts to train on. `sources`: None if there was an error, which was printed; then `code` is the exit code."""
+    """Texts on which a tokenizer is trained. `sources`: None if there was an error, which was printed; then `code` is
+    the exit code."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2

@@ -121,8 +121,9 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y plus, in the rows of each part, the product of this part of z (..., parts * rank) and its matrix B.
-        Rows of y between the parts stay unchanged."""
+        """Return y (..., out) with the adapter's change added to the rows of each part (`split`): the matrix B of the
+        part times the part's share of z (..., parts * rank), which is x times A. Rows of y between the parts stay
+        unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):

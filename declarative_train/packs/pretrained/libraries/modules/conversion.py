@@ -74,8 +74,8 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return the origins of the tensors that a converter makes from those in the files. `target`: name of the first of
-    these tensors."""
+    """Return {tensor of the model: its origin} for the tensors that a converter of transformers makes from tensors in
+    the files. `target`: name of the first of them. `names`: the converter's patterns and their names in the files."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)

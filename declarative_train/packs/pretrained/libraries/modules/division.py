@@ -125,7 +125,7 @@ def _line(problem: Exception) -> str:
 
 
 class _NoPeers:
-    """Peers that exchange no values, to find shapes."""
+    """Process group without other ranks, which exchanges no values; used to find shapes."""
 
     rank = 0
 
@@ -199,7 +199,7 @@ def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tu
 
 
 class _Part:
-    """Submodule of a model that the library's plan names."""
+    """Submodule that the library's plan names, with a method for each style that returns its division."""
 
     def __init__(self, model: nn.Module, path: str, size: int, plan: dict[str, str]) -> None:
         self._model, self._path, self._size, self._plan = model, path, size, plan

@@ -53,7 +53,8 @@ class LibraryInterface(Protocol):
 
 
 class LibraryNode(nn.Module):
-    """Mixin for the class of a library's model. Its forward accepts values in the order of the layer's ports."""
+    """Mixin that makes the class of a library's model a node's module: its forward accepts values in the order of the
+    layer's ports."""
 
     is_library = True
     _dtrain_layer: LibraryInterface
@@ -71,8 +72,8 @@ class LibraryNode(nn.Module):
         divide_parts(self, parts, ranks)
 
     def reset_buffers(self) -> None:
-        """Write the values of the buffers after `to_empty`: those that the library computed, or for saved buffers those
-        in its files."""
+        """Write the values of the buffers after `to_empty`: as the library computed them or, for saved buffers, as they
+        are in the model's files."""
         find_model = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
