@@ -219,8 +219,8 @@ class Engine:
             set_training(module, training)
 
     def switch_weights(self, *, trains: bool) -> None:
-        """Choose the weights of training, or those of evaluations and checkpoints if the optimizer keeps an average.
-        The next step returns to the weights of training."""
+        """Put the weights of training into the parameters (`trains`), or those of evaluations and checkpoints if the
+        optimizer keeps an average. The next step returns to the weights of training."""
         if self.optimizer.switch(trains=trains):
             forget_gathered(self.model)
 

@@ -91,7 +91,7 @@ class Gatherer(ABC):
         origins: Callable[[int], Origin],
     ) -> None:
         """Keep the rows with the largest `losses` (N,); nan means that a row has no valid item. `describe`: function
-        (row) -> (target, prediction, probability)."""
+        (row) -> (target, prediction, probability). `origins`: as in `add`."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf

@@ -68,8 +68,8 @@ def _read_owner(folder: str) -> str | None:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Checkpoint at a path. `run`: the folder of the run that wrote it, None if unknown. `read`: function (name of a
-    file) -> content of this file of the checkpoint."""
+    """Complete checkpoint in a folder. `manifest`: its content. `read`: function (path of a file in the folder) ->
+    content of the file, local or remote. `run`: the folder of the run that wrote it, None if unknown."""
 
     folder: str
     manifest: dict[str, Any]
@@ -247,8 +247,8 @@ def local_sizes(folder: str) -> dict[str, int]:
 
 
 def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return a function like `local_sizes` for folders of an fsspec file system. It lists the folder once: separate
-    requests for each file would take minutes for a checkpoint of a thousand ranks."""
+    """Return a function like `local_sizes` for folders of the fsspec file system `fs`. It lists the folder once:
+    separate requests for each file would take minutes for a checkpoint of a thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()

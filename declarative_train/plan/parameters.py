@@ -112,8 +112,9 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). In a chain of ties,
-    all share the values of the last parameter."""
+    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). `settings`: those
+    of all parameters; `rules`: the recipe's rules, for the places of errors. In a chain of ties, all share the values
+    of the last parameter."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []

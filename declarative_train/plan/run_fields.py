@@ -89,8 +89,8 @@ def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | Non
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
-    """Return the fields in the plan of a checkpoint; {} without a plan. Raises ValueError if the plan was changed after
-    it was written."""
+    """Return the fields in the plan of a checkpoint; {} without a plan. `manifest`, `read`: as in `FoundCheckpoint`.
+    Raises ValueError if the plan was changed after it was written."""
     record = manifest["files"].get(PLAN)
     if record is None:
         return {}

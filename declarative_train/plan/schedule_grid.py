@@ -19,7 +19,8 @@ Grid = tuple[tuple[str, ...], ...]
 
 
 def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int) -> Grid:
-    """Return `grid[rank][time]`: an action, or "" if the rank is idle; all rows have the same length."""
+    """Return the grid of a schedule with these numbers of ranks, stages and microbatches: `grid[rank][time]` is an
+    action, or "" if the rank is idle; all rows have the same length."""
     if schedule.torch_class == "Schedule1F1B":
         orders = [_one_f_one_b(rank, num_stages, num_microbatches) for rank in range(num_ranks)]
     else:

@@ -46,8 +46,8 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Return the losses and metrics of a plan. `sources`: name of a tensor in the recipe -> its name in the batch or
-    among the model's outputs. `units`: the result of `units` in `graph/check_targets.py`."""
+    """Return the losses (`terms`) and metrics (`measures`) in the form of a plan. `sources`: {name of a tensor in the
+    recipe: its name in the batch or among the model's outputs}. `units`: the result of `plan_units`."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]

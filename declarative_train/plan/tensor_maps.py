@@ -207,7 +207,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first selector of `exclude` that matches no parameter; None if all match."""
+    """Return (problem, hint) for the first of the selectors of `exclude` that matches none of the parameters `names`;
+    None if all match."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None

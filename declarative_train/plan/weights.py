@@ -114,8 +114,8 @@ def plan_weights(
 
 
 def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Report that the package safetensors is not installed. Lint works without it, so otherwise only the run would
-    fail."""
+    """Report that the package safetensors is not installed, if one of the entries `given` of `model.weights` needs it.
+    Lint works without it, so otherwise only the run would fail."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
         if weights.path.endswith((".safetensors", INDEX)):

@@ -56,7 +56,7 @@ PAUSE_S = 0.2
 
 
 class HeadLost(Exception):  # noqa: N818 (no failure of this process)
-    """Error: node 0 (the head) no longer answers. `why`: a sentence."""
+    """Error: node 0 (the head) no longer answers. The message is a sentence that says why the agent concludes so."""
 
 
 class Refused(Exception):  # noqa: N818 (as above)
@@ -65,8 +65,8 @@ class Refused(Exception):  # noqa: N818 (as above)
 
 class Agent:
     """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns the
-    coordinator's order. `fetch`: function that returns the assignment of a round. `head`: address at which the ranks
-    find the store from this machine."""
+    coordinator's order. `fetch`: function (number of a round) -> its assignment. `where`: address and port at which the
+    ranks find the store from this machine."""
 
     def __init__(
         self,

@@ -71,7 +71,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
-    """Event of the evaluation of one set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
+    """Event of the evaluation of one set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`.
+    `num_samples`: samples that were evaluated; `seconds`: how long it took."""
 
     step: int
     epoch: int

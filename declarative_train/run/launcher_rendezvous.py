@@ -30,8 +30,9 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two key-value stores: one for this start of the ranks, which already has the devices of all ranks, and one
-    that lasts over restarts. Raises RunFailure if the launcher set no address or ranks do not start in time.
+    """Return two key-value stores for the `world` ranks: one for this start of the ranks, which already has the devices
+    of all ranks (`visible`: those of this one), and one that lasts over restarts. Raises RunFailure if the launcher set
+    no address or ranks do not start in time.
 
     torchrun keeps its store when it restarts ranks, so entries of an earlier start must not be read. Each process draws
     a number; rank 0 answers every number with its own number, which identifies this start."""

@@ -222,8 +222,8 @@ def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return (the values of the loss terms as `compute_terms` does, `votes` summed over all ranks), with a single
-    collective."""
+    """Return (the values of the loss terms for each of the steps with these results, as `compute_terms` does; `votes`
+    summed over all ranks), with a single collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
@@ -241,8 +241,8 @@ def sum_over_ranks(
 
 
 def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's sums (steps, L) in float64 on the device, summed over the chunks of each step. All steps have
-    equally many chunks."""
+    """Return this rank's sums (steps, L) of the L loss terms in the steps with these results, in float64 on the device,
+    summed over the chunks of each step. All steps have equally many chunks."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
     if not flat:  # a pipeline stage without loss

@@ -26,10 +26,11 @@ Work = Callable[["RankJob", Any, Callable[[], bool]], int]  # as `run_rank` of r
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Plan and settings for one rank; they can be pickled, since ranks may be spawned. `sinks`: function that rank 0
-    calls with the run's folder. `device_index`: number of this rank's GPU, if it differs from the plan. `is_hosted`:
-    the run is inside a process of the user (a notebook, a script), which must not be ended. `work`: function to call
-    instead of training, with the arguments of `run_rank`; it returns the exit code."""
+    """Plan and settings for one rank; they can be pickled, since ranks may be spawned. `max_steps`: steps after which
+    this session ends, or None. `sinks`: function that rank 0 calls with the run's folder. `device_index`: number of
+    this rank's GPU, if it differs from the plan. `is_hosted`: the run is inside a process of the user (a notebook, a
+    script), which must not be ended. `work`: function to call instead of training, with the arguments of `run_rank`; it
+    returns the exit code."""
 
     plan: Plan
     device_kind: str

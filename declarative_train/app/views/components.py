@@ -26,8 +26,8 @@ def summary(component: type[Component]) -> str:
 
 
 def component_page(kind: str, component: type[Component]) -> str:
-    """Return the manual page of one type: description, ports, outputs, and its fields with type, default and
-    meaning."""
+    """Return the manual page of one type of component of a `kind`: description, ports, outputs, and its fields with
+    type, default and meaning."""
     name = component.model_fields["type"].default
     lines = [f"{name} ({kind})", "", inspect.getdoc(component) or ""]
     if issubclass(component, Layer):

@@ -225,7 +225,8 @@ def save_tensors(
     all ranks.
 
     All ranks of `group` (None: all ranks) must call this together; with `alone`, only this process writes. `cuts`: this
-    rank's parts of tensors that the `tensor` axis divides. Raises OSError, and PeerFailure if another rank failed."""
+    rank's parts of tensors that the axis `tensor` or `expert` divides. Raises OSError, and PeerFailure if another rank
+    failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -257,8 +258,8 @@ def load_tensors(
     metadata: Metadata | None = None,
 ) -> None:
     """Fill the tensors `into`, in place, from a checkpoint saved under any layout. `alone`: only this process loads;
-    otherwise all ranks must call this together. `cuts`: this rank's parts of tensors that the `tensor` axis divides.
-    `metadata`: None: it is read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    otherwise all ranks must call this together. `cuts`: as in `save_tensors`. `metadata`: that of the checkpoint; None:
+    it is read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:

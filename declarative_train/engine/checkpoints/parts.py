@@ -1,4 +1,4 @@
-"""Parts of tensors in a checkpoint: the parameters that the `tensor` axis divides, saved as blocks of the whole tensor.
+"""Parts of tensors in a checkpoint: parameters that `tensor` or `expert` divides, as blocks of the whole tensor.
 
 DCP's own sharded tensors cannot have several blocks per rank, as a fused `qkv` has; DCP's planners can."""
 
@@ -40,7 +40,7 @@ class Part:
 
 
 def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
-    """Return this rank's part of a tensor that the `tensor` axis divides. The tensor may be sharded too."""
+    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides. The tensor may be sharded too."""
     blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
     return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
 

@@ -49,8 +49,8 @@ class WeightSource(Protocol):
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors in `into` (by name) from the file. `cuts`: this rank's parts of tensors that the `tensor`
-        axis divides. For sharded and divided tensors only this rank's part is read."""
+        """Fill the tensors in `into` (by name) from the file. `cuts`: this rank's parts of tensors that the axis
+        `tensor` or `expert` divides. For sharded and divided tensors only this rank's part is read."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""

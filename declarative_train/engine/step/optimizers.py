@@ -73,8 +73,8 @@ class Optimizers:
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def switch(self, *, trains: bool) -> bool:
-        """Let optimizers that keep an average write into the parameters the weights of training, or else the average,
-        which evaluations and checkpoints have. Return whether parameters may have changed."""
+        """Let optimizers that keep an average write into the parameters the weights of training (`trains`), or else the
+        average, which evaluations and checkpoints have. Return whether parameters may have changed."""
         if trains == self._trains or not self._averaging:
             return False
         self._trains = trains

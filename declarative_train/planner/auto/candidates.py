@@ -36,9 +36,8 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: a group of similar modes, such as `tensor`; the plan's table has one row
-    for each family, with its best mode. `name`: the mode in that row, without a pipeline's schedule and microbatches;
-    "": the name of the family."""
+    """Mode that `auto` considers. `family`: a group of similar modes, such as `tensor` or `pipeline of 2`; the plan's
+    table has one row for each family, with its best mode. `name`: the mode in that row; "": the name of the family."""
 
     parallelism: Parallelism
     family: str
@@ -99,7 +98,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return (text, axes) of each way to use `size` ranks with different rows."""
+    """Return (suffix of a mode's name, axes) for each way to use `size` ranks with different rows; one pair of "" and
+    None if `size` is 1."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]

@@ -63,7 +63,7 @@ def describe_context(context: ContextPlan, size: int) -> str:
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
     """Return lines on which layers the ranks of `tensor` and `expert` divide, and why others stay whole. Equal layers
-    in the copies of a `repeat` share a line."""
+    in the copies of a `repeat` share a line. `parameters`: those of the plan."""
     assert layout.cuts is not None
     cuts, of_experts = layout.cuts, layout.cuts.of_experts
     total = sum(item.num_elements for item in parameters if item.tie is None)

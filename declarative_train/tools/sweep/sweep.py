@@ -113,7 +113,8 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point. Return 0, 3 if some failed, or 75 if the sweep was asked to stop."""
+        """Run every point, as many at a time as there are slots. Return 0, 3 if some failed, or 75 if the sweep was
+        asked to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True

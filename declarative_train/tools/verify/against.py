@@ -32,8 +32,8 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records of a run. `values` by (step of the previous record, step of this record), because they are means over the
-    steps in between; `checkpoints`: folders by step."""
+    """Records of a run. `windows`: the logging steps, by (step of the previous record, step of this record), because
+    their values are means over the steps in between; `checkpoints`: folders by step."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]
