@@ -11,6 +11,7 @@ from pathlib import Path
 
 from declarative_train.app.catalogue import catalogue
 from declarative_train.app.main import all_commands
+from declarative_train.app.api.hints import hint_of_api
 from declarative_train.app.views.components import summary
 from declarative_train.app.views.sections import KINDS
 from declarative_train.components.component import Component, recipe_keys
@@ -117,6 +118,8 @@ def find(word: str) -> Found:
     last = best[min(ENOUGH, len(best)) - 1][0] if best else 0
     sure = [each for score, each in best if score == 0]
     rest = [each for score, each in best if 0 < score <= last]
+    if hint is None and not sure:
+        hint = hint_of_api(asked)
     if hint is None and not best and (close := nearest(asked, types)) is not None and is_slip(asked, close, types):
         hint = f"did you mean `{close}`?"
     return Found(word, hint, tuple(sure + rest[: max(0, ENOUGH - len(sure))]))

@@ -58,6 +58,11 @@ WORDS: dict[str, dict[str, str]] = {  # by what has the name
 }
 
 
+def hint_of_api(word: str) -> str | None:
+    """Return what the Python API has for a method of another library; None if the word is unknown."""
+    return next((words[word] for words in WORDS.values() if word in words), None)
+
+
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for an attribute `name` that the API does not have, with a hint. `owner`: the module or class;
     `known`: the names that it has."""

@@ -76,7 +76,9 @@ class FilesTable(Table):
         self._names = objects(files)
         self._labels: np.ndarray | None = None
         if labels is None:
-            self.left_out = {"label": "no image is in a subfolder, whose name would be its class; a csv can name files and classes"}
+            self.left_out = {
+                "label": "no image is in a subfolder, whose name would be its class; a csv can name files and classes"
+            }
         else:
             self._labels = objects(labels)
             self.columns["label"] = Column("label", "object")

@@ -22,7 +22,9 @@ def _as_type(word: str, names: Collection[str]) -> str | None:
     """Return a sentence about a class of another library: the type that corresponds to it, or how to do without it;
     None if there is neither. `names`: all component types."""
     here, letters = aliases.type_here(word, names), aliases.letters(word)
-    return f"its name here is `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
+    return (
+        f"its name here is `{here}`" if here else aliases.hint_on_type(word, names) or relocated_keys.MODES.get(letters)
+    )
 
 
 def _elsewhere(word: str) -> str | None:
