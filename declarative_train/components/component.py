@@ -371,7 +371,7 @@ class Optimizer(Component, ABC):
         """Return the number of elements of optimizer state for a parameter of this shape, without step counters."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return the fields as keyword arguments of the torch optimizer."""
+        """Return the optimizer's fields as keyword arguments of the torch optimizer."""
         return self.model_dump(exclude={"type"})
 
 
@@ -391,8 +391,9 @@ class LrSchedule(Component, ABC):
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error for each field whose duration does not fit into a run of `num_steps` steps after `warmup`
-        steps. Called before `resolve`. Raises ValueError, as `exact_steps` does."""
+        """Return an error for each field whose duration does not fit into a run of `num_steps` steps, of which the
+        first `warmup` are the warm-up. Called before `resolve`. `exact_steps` converts a duration to steps, without
+        rounding. Raises ValueError, as `exact_steps` does."""
         return ()
 
 

@@ -97,8 +97,8 @@ class AsTheCodeDoes(Init):
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the global random generators of torch, Python and numpy for the `with` block, and restore their states
-    afterwards."""
+    """Seed the global random generators of torch (on the CPU), Python and numpy for the `with` block, and restore their
+    states afterwards."""
     import random
 
     import numpy as np

@@ -397,8 +397,8 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether an in-memory set fits into the memory of the device together with the `steps_bytes` that a step
-    needs."""
+    """Return whether an in-memory set may be kept on the device, as by `may_lie_on_gpu`; True for a device that is not
+    a GPU. `steps_bytes`: memory of a step."""
     import torch
 
     if not is_gpu(device):

@@ -240,8 +240,9 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the layout at which the windows of a stream begin. `laid`: the place at which each block of
-    the layout begins; `start`, `stop`: blocks of the stream; `window`: blocks per window."""
+    """Return the places of the layout at which the windows of stream `stream` of `num_streams` begin. `laid`: the place
+    at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`: blocks per
+    window."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams

@@ -183,8 +183,9 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns for these rows, in the order of `numbers`, which must ascend. With few gaps one slice is read,
-    without caching; otherwise `Table.read` is used, which caches. Raises SourceError."""
+    """Return the columns for the rows `numbers`, which must ascend. If they have few gaps, one slice is read and
+    nothing is cached, since these rows are not read again soon; otherwise `Table.read` is used, which caches. Raises
+    SourceError."""
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1

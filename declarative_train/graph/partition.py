@@ -50,8 +50,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` with the inputs that they need: fields and, from `made` (name in the batch -> edge),
-    entries of the batch."""
+    """Return a graph of `nodes` and `outputs`, with the inputs that they need: fields, and the entries of the batch in
+    `made` (name in the batch -> edge)."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}

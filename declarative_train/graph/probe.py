@@ -265,8 +265,8 @@ def _build_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
 
 
 def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
-    """Return an input for a run: ones for floats, so that no division by zero occurs; for integers zeros, which are in
-    every range."""
+    """Return an input (batch_size, ...) for a run of a layer: ones for floats, so that no division by zero occurs;
+    zeros for integers, since 0 is in every range."""
     dtype = getattr(torch, spec.dtype)
     value = 1.0 if spec.is_floating else 0
     return torch.full((batch_size, *spec.shape), value, dtype=dtype, device=device)

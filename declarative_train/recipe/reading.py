@@ -122,7 +122,7 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
     """Return a help line for the key `name`, which the component `model` does not have: the types of the table `known`
-    that have it, else the section that has it; None if `near`, a similar key, is more likely."""
+    that have it, else the section that has it. None if there are none, or if there is a similar key, `near`."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]

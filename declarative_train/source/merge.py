@@ -211,7 +211,8 @@ def _only_positions(node: Mapping) -> bool:
 
 
 def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
-    """Return, by path, the keys of each mapping in `base` whose keys in `final` are others or in another order."""
+    """Return {path: keys in `base`} for each mapping in `base` that has other keys, or keys in another order, in
+    `final`."""
     found: dict[Path, tuple[str, ...]] = {}
 
     def walk(path: Path, before: Node, after: Node | None) -> None:

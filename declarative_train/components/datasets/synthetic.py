@@ -110,7 +110,7 @@ class SyntheticTable(Table):
         return key_of("synthetic", self._made.kind, self._made.seed, *parts)
 
     def _normal(self, rows: np.ndarray, width: int, key: int) -> np.ndarray:
-        """Return standard normal numbers (N, width) for N rows."""
+        """Return standard normal numbers (N, width) for N rows, which depend on the row and `key`."""
         import numpy as np
 
         return normal(rows[:, None] * np.int64(width) + np.arange(width), key)

@@ -125,8 +125,8 @@ class MatrixInit(Init, ABC):
     """Base class of inits for parameters with two or more dimensions."""
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return why a parameter of this shape cannot be filled: the init counts inputs and outputs, which a bias or a
-        scale does not have. None if it can."""
+        """Return an error for a parameter with fewer than two dimensions, such as a bias or a scale: this init needs
+        the number of inputs and outputs, which such a parameter does not have. None for others."""
         if len(shape) >= 2:
             return None
         return ShapeError(

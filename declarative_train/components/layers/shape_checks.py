@@ -178,8 +178,8 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return dimension `dim`, which may be negative, counted from 0 (the batch); a ShapeError if it does not exist.
-    `field`: the key that sets it. `rank`: the number of dimensions, the batch included."""
+    """Return dimension `dim`, which may be negative, counted from 0 (the batch); a ShapeError if it does not exist or
+    is the batch. `field`: the key that sets it. `rank`: the number of dimensions, the batch included."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):

@@ -38,8 +38,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state, estimated from a small parameter with as many
-        dimensions."""
+        """Return the number of elements of optimizer state, estimated from a small parameter with as many dimensions;
+        two for each element if the user's code must not run."""
         if not self.may_import:
             return 2 * prod(shape)
         small = tuple(min(size, 8) for size in shape)

@@ -251,7 +251,7 @@ class BoxesField(Field):
         return Boxes(inside, boxes.classes, boxes.visible, size)
 
     def drop_hidden(self, boxes: Boxes) -> Boxes:
-        """Return only the boxes of which the share `min_visibility` (a key of the field) is still visible."""
+        """Return only the boxes of which at least the share `min_visibility` (a key of the field) is still visible."""
         is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
         return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
 

@@ -50,7 +50,8 @@ def unpack(source: Tensors) -> Tensors:
 
 
 def _find_packed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the packed tensors, by name."""
+    """Return the shapes that packed tensors have after unpacking, by name. `shapes`: shapes of all tensors in the
+    files."""
     found = {}
     for name, shape in shapes.items():
         whole = name.removesuffix(_BLOCKS)

@@ -161,7 +161,8 @@ def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
 
 
 class _GenerationTag(ext.Extension):
-    """Jinja tag `{% generation %} ... {% endgeneration %}`."""
+    """Jinja tag `{% generation %} ... {% endgeneration %}`, which templates put around an answer of the assistant. The
+    text in it is marked in the output."""
 
     tags = {"generation"}
 

@@ -37,7 +37,8 @@ def make_writer(plan: Plan, engine: EvaluableModel) -> SampleWriter | None:
 
 
 class SampleWriter:
-    """Writer of text samples. The constructor raises TokenizerError if the tokenizer cannot be loaded."""
+    """Writer of the texts that a model generates at an evaluation. The constructor raises TokenizerError if the
+    tokenizer cannot be loaded."""
 
     def __init__(self, plan: Plan, samples: SamplesPlan, engine: EvaluableModel) -> None:
         found = find_text_output(plan)

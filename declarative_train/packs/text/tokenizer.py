@@ -312,8 +312,8 @@ def _read_side_files(path: str) -> dict[str, bytes]:
 
 
 def _side_path(path: str, name: str) -> str:
-    """Return the path of a side file. Next to `tokenizer.json` it is `name`; next to another file, of which the folder
-    may have several, it is that file's name followed by `name`."""
+    """Return the path of the side file `name` of the tokenizer file `path`, in the same folder. A folder may have
+    several tokenizers, so for a file such as `a.json` it is called `a.NAME`; for the usual file names just `NAME`."""
     folder, _, file = path.rpartition("/")
     stem = "" if file in (FILE, *OF_SENTENCEPIECE) else f"{file.removesuffix('.json').removesuffix('.model')}."
     return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"

@@ -125,8 +125,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return which rows of which columns a value of the model contains, if it is a field or a slice of one along the
-    first dimension; else None."""
+    """Return which rows and columns of the data a wire carries, if it is a field or a slice of one along the first
+    dimension; else None."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:

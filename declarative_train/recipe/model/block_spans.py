@@ -45,7 +45,7 @@ def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
 
 
 def params_read(node: Node) -> set[str]:
-    """Return the names of the block parameters that a scalar reads."""
+    """Return the names of the block parameters that the template in a scalar reads; empty for other nodes."""
     return set(_PARAM.findall(node.text)) if isinstance(node, Scalar) else set()
 
 

@@ -35,8 +35,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer in a graph. `params`: only in a shipped block: keys whose values come from block parameters that the recipe
-    sets, with the names of these parameters."""
+    """Layer in a graph. `params`, only in a shipped block: {key of the layer: block parameter that gives its value},
+    for parameters that the recipe sets."""
 
     layer: Layer
     field_spans: Mapping[str, Span]

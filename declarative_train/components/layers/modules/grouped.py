@@ -60,7 +60,8 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
-    """Return (group, slice of its rows) for each group that has rows; the host waits for the device."""
+    """Return (group, slice of its rows) for each group that has rows; the host waits for the device. [] for meta or
+    fake tensors."""
     if ends.is_meta or is_fake(ends):
         return []
     numbers = ends.tolist()

@@ -197,8 +197,8 @@ class MoeModule(nn.Module):
 
 
 class ExpertsModule(nn.Module):
-    """Feed-forward experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): the row after the last one of each
-    expert. `num_parts`: the number of ranks whose results are summed."""
+    """Module with the networks of all experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): for each expert,
+    the index after its last row. `num_parts`: the number of ranks whose results are summed."""
 
     def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
         super().__init__()

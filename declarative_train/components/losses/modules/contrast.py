@@ -69,8 +69,8 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the sum for a group (n, 2, D): every `size`-th row, matched with all rows of the
-        group."""
+        """Return this rank's part of the sum for a group (n, 2, D): every rank matches its share of the rows, one of
+        every `ranks.size`, with all rows of the group."""
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
@@ -78,9 +78,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the sum over this rank's rows, where the group is divided over `span` neighbouring ranks: each row of
-        `a` (slot, D), one of the two views, is matched with the rows of `b`, the other view, of all these ranks.
-        `weight`: weight of each row."""
+        """Return the sum over this rank's rows of a group that is divided over `span` neighbouring ranks. Each row of
+        `a` (slot, D), the first view, is matched with the rows of `b`, the second view, of all these ranks; if the loss
+        is symmetric, also the reverse. `weight`: weight of each row."""
         group = self.groups.process_groups[span]
         all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
         all_weight = _gather(weight, group)

@@ -16,7 +16,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Item function of `MeanOfItems`: `values(scores, gains, k)` of each row."""
+    """Item function of `MeanOfItems` with one item per row of labels: `values(scores, gains, k)` computes it."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k

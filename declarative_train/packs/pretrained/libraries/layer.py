@@ -185,7 +185,7 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """Initial value that the library's code or the model's files define."""
+    """Init of the parameters of a library's model: the values come from the library's code or the model's files."""
 
     of_layer: ClassVar[bool] = True
 

@@ -46,8 +46,8 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters. `kind`:
-        `columns` or `rows`."""
+        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters. `kind`: how the
+        map is divided (`LayerCut.kind`)."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)

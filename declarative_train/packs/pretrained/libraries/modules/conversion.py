@@ -108,7 +108,8 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of the result needs only the i-th tensor of each pattern, as for stacked experts."""
+    """Return whether a converter stacks tensors, as for experts: row i of its result, of this shape, then needs only
+    the i-th tensor of each pattern in `names`."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -244,7 +244,7 @@ class _Part:
         return LayerCut("shared", {})
 
     def hidden(self) -> LayerCut:
-        """Return the division of the experts of a layer by their hidden features."""
+        """Return the division of the part as experts of a layer, by their hidden features."""
         return LayerCut("hidden", self._own())
 
     def local(self) -> LayerCut:

@@ -277,7 +277,8 @@ def _with_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return the cached model, for the inputs with which it was last used."""
+    """Return a cached model of the layer, made for the inputs of its last use, for callers that do not depend on the
+    inputs."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
