@@ -64,7 +64,7 @@ def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
 
 def _collect(pipes: list[Connection], num: int) -> Any:
     """Wait for the results of all ranks, each in its pipe, and return the value of rank 0. Raises the first error that
-    a rank sends."""
+    a rank sends, or RunFailure if a rank ends without a result."""
     found: dict[int, Any] = {}
     left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
     while left:

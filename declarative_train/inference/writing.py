@@ -35,7 +35,8 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Return the format that the ending of a path stands for. Raises UsageError for an unknown ending."""
+    """Return the format that the ending of a path stands for; `csv` for standard output. Raises UsageError for an
+    unknown ending."""
     if path == STDOUT:
         return "csv"
     kind = os.path.splitext(path)[1].lower().removeprefix(".")

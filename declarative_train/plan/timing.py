@@ -97,7 +97,8 @@ class Timing:
         return found
 
     def check_lr(self, schedule: LrSchedule, num_warmup_steps: int) -> None:
-        """Warn if a schedule, with its durations in steps, falls to almost zero before the middle of the run."""
+        """Warn if a schedule, with its durations in steps, falls to almost zero before the middle of the run. Recipes
+        with plugins and very short runs are not checked."""
         if self.recipe.plugins:  # whose factors may fail
             return
         middle = self.num_steps // 2

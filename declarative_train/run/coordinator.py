@@ -214,7 +214,8 @@ class Coordinator:
         return found
 
     def _watch(self, now_s: float) -> None:
-        """End the round on all nodes if it ended on one node or if a node is lost."""
+        """End the round on all nodes if it ended on one node, if a node is lost or if its ranks make no progress. If
+        more nodes can join, order a save first."""
         results = self._results()
         if len(results) == len(self._places):
             self._decide(results)

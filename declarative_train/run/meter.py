@@ -148,8 +148,9 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why not). A
-    device without a row in dtrain's table counts as the hardware that the recipe names."""
+    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why not); ({},
+    None) if the plan has no estimate. A device without a row in dtrain's table counts as the hardware that the recipe
+    names."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None

@@ -15,7 +15,7 @@ MOST_SETTINGS = 4  # settings of one run
 
 
 def runs_below(folder: str) -> list[str]:
-    """Return the folders of runs in `folder`, and `folder` itself if it is a run, the oldest first. Folders inside a
+    """Return the folders of runs in `folder`, the oldest first; only `folder` itself if it is a run. Folders inside a
     run are not searched."""
     if is_run(folder):
         return [folder]

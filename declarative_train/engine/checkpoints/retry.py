@@ -37,7 +37,7 @@ class Retry:
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
         """Repeat an operation until it succeeds, and return its result. Raises the operation's last exception when the
-        time is over."""
+        time is over, and exceptions of `FINAL` at once."""
         pause_s = FIRST_PAUSE_S
         while True:
             self._begun_s = time.monotonic()

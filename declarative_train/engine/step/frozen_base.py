@@ -90,7 +90,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return an entry of `base` with the path of its files relative to the checkpoint, if both are on this machine."""
+    """Return an entry of `base` with the path of its files relative to the checkpoint, if both are on this machine;
+    otherwise the same entry."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record

@@ -126,9 +126,9 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
-        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if nothing of the
-        model can be divided in this way. The time of divided layers is a lower bound unless `is_exact`, which
-        traces their kernels."""
+        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if the recipe has
+        errors with it or nothing of the model can be divided in this way. The time of divided layers is a lower bound
+        unless `is_exact`, which traces their kernels."""
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):
             return None

@@ -129,7 +129,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return {node: names of the nodes that read it}; "" stands for an output of the graph."""
+    """Return {node: names of the nodes that read it}; "" stands for an output of the graph, or for a node that calls it
+    again (`Node.target`)."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

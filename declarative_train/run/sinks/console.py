@@ -236,8 +236,8 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Return a line broken to `width` columns. Continuation lines are indented; if the line has the form `word text`,
-    to the column of the text."""
+    """Return a line broken to `width` columns; None: unchanged. Continuation lines are indented; if the line begins
+    with a word and at least two spaces, to the column of the text after them."""
     if width is None or len(line) <= width:
         return line
     import textwrap

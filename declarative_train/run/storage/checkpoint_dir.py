@@ -85,8 +85,8 @@ def external_root(run_dir: Path) -> str | None:
 
 
 def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
-    """Return a notice if the recipe's `checkpoint.dir` differs from that of the existing run, which keeps its own;
-    otherwise []."""
+    """Return a notice if the recipe's `checkpoint.dir` (`folder`) differs from that of the existing run, which keeps
+    its own; otherwise []."""
     root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):

@@ -25,8 +25,9 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return (the key `format` of a field `type: date`, a remark on it); None if the column has no dates. `values`: its
-    values that are not missing."""
+    """Return (the key `format` of a field `type: date`, or None if the field needs no such key; a remark on the format
+    or ""). Return None if the column has no dates. `name`: the column's name; `values`: its values that are not
+    missing."""
     import numpy as np
 
     if values.dtype.kind == "M":
