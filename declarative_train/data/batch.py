@@ -88,8 +88,8 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Return a batch for each slot (this rank's part of a chunk), with all rows read by one call of `take`. `epoch`:
-    the training epoch, None in an evaluation."""
+    """Return a batch for each slot (this rank's part of a chunk), with all rows read by one call of the function
+    `take`, (epoch, positions) -> (sample numbers, tensors). `epoch`: the training epoch, None in an evaluation."""
     import torch
 
     positions = [positions_of(slot) for slot in parts]

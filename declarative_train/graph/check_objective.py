@@ -103,8 +103,8 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. Without `of`, the only loss of the recipe is used; keys of the metric
-    override those of the loss."""
+    """Return the Measure of the metric `name`. A metric without `of` and without inputs of its own uses the only loss
+    of the recipe; keys of the metric override those of the loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None

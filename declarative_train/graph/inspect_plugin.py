@@ -84,8 +84,8 @@ class _Trial:
         self._base = _samples(inputs, seed=1)
 
     def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """Return the floating-point outputs for `samples`. Random generators and running statistics are reset before
-        each call."""
+        """Return the outputs for `samples` as float64, without complex ones. Random generators and running statistics
+        are reset before each call."""
         for name, item in self._module.named_buffers():
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)

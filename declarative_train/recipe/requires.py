@@ -12,8 +12,8 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics. If dtrain is too old for the recipe, diagnostics about unknown words give that as the
-    reason."""
+    """Return the diagnostics. If dtrain is too old for the recipe, add an error that says so; diagnostics about unknown
+    words then give that as the reason."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics

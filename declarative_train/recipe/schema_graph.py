@@ -137,7 +137,8 @@ def document_key(about: str | None, default: object) -> dict[str, Any]:
 
 
 def join_lines(value: Any) -> Any:
-    """Return a schema in which each description is on one line, because editors show line breaks as they are."""
+    """Return a schema in which each paragraph of a description is on one line, because editors show line breaks as they
+    are."""
     if isinstance(value, list):
         return [join_lines(each) for each in value]
     if not isinstance(value, dict):

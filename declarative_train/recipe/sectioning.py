@@ -67,7 +67,8 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True if missing keys may be in other files: the recipe is a fragment, or a file could not be read."""
+        """True if missing keys may be in other files: the recipe is a fragment, a file could not be read, or `extends`
+        is misspelt."""
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True

@@ -105,8 +105,8 @@ class ArrowFormat(BlockFormat):
 
 
 def _open(path: str | None) -> Any:
-    """Return an opened Arrow file: mapped into memory or, if it cannot be mapped or address space is limited (`ulimit
-    -v`), read from disk, since each thread would map the whole file."""
+    """Return an opened Arrow file, mapped into memory. It is read from disk instead if it cannot be mapped, or if
+    address space is limited (`ulimit -v`), since each thread would map the whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":

@@ -277,8 +277,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Convert a column of text to numbers. Texts that are no numbers become missing values; they may be at most one
-        in five."""
+        """Convert a column of text to numbers if fewer than one value in five is not a number; such values become
+        missing. Otherwise leave the column unchanged."""
         import numpy as np
 
         values = self._column(name)

@@ -313,7 +313,8 @@ def _begin(file: Any, member: zipfile.ZipInfo) -> int:
 
 
 def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
-    """Raise SourceError if the bytes of an archive member do not match their checksum."""
+    """Raise SourceError if the bytes of an archive member do not match their checksum; very large members are not
+    checked. `content`: the bytes of the file; the member's begin at `begin`."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not match its checksum"
         message = f"cannot read {format_path(path)}: {reason}"

@@ -116,8 +116,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise an error if `operation` is a `one_hot` and its operand has values outside of its classes. This is checked
-    on the CPU only: reading values from a GPU would make the host wait."""
+    """Raise an error if `operation` is a `one_hot` whose operand is not of an integer type, or has values outside of
+    its classes. Values are checked on the CPU only: reading them from a GPU would make the host wait."""
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")

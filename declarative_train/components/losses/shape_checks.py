@@ -189,8 +189,9 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint if one of two tensors has a last dimension of size 1 that the other lacks, else None. `name`,
-    `other`: what the tensors are called in the hint."""
+    """Return a hint for two tensors whose shapes should be equal but are not: one has a last dimension of size 1 that
+    the other lacks, the second has classes, or both have equally many elements; else None. `name`, `other`: what the
+    tensors are called in the hint."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

@@ -39,7 +39,8 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
-    """Return a ShapeError if input, target and mask do not have the shapes of the task."""
+    """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task. `type`: type of the
+    metric. `needs_bool_mask`: the mask must be bool, since the metric cannot weigh items."""
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error

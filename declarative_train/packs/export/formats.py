@@ -200,7 +200,7 @@ def _read_onnx(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tens
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress messages of torch's exporters within the `with` block."""
+    """Suppress messages and warnings of torch's exporters within the `with` block."""
     logger = logging.getLogger("torch.onnx")
     levels = {each: each.level for each in (logger, logging.getLogger("onnxscript"), logging.getLogger("onnx_ir"))}
     with warnings.catch_warnings():

@@ -69,7 +69,7 @@ def _node(value: object, span: Span) -> Node:
 
 
 def document_block(block: str) -> dict[str, Any]:
-    """Return the JSON schema of the key `from` for a block that published models can fill."""
+    """Return the JSON schema of the key `from` for a block that published models can fill; {} for other blocks."""
     family = family_of(block)
     if family is None:
         return {}

@@ -35,10 +35,10 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode) -> Packing:
-    """Pack texts with the given sizes; every token is used once. `sequential`: concatenate the texts and cut at the end
-    of each sample. `best_fit`: cut only texts longer than a sample, into full samples and a rest; then put each piece,
-    the longest first, into the sample in which the least room remains (Ding et al., Fewer truncations improve language
-    modeling, 2024)."""
+    """Pack texts with the given sizes into samples of `length` tokens; every token is used once. `sequential`:
+    concatenate the texts and cut at the end of each sample. `best_fit`: cut only texts longer than a sample, into full
+    samples and a rest; then put each piece, the longest first, into the sample in which the least room remains (Ding et
+    al., Fewer truncations improve language modeling, 2024)."""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)

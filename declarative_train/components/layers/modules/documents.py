@@ -35,7 +35,8 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """Return torch's varlen attention function; None if this version of torch has none that supports a window."""
+    """Return torch's varlen attention function; None if this version of torch has none that supports a window and a
+    scale."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

@@ -15,7 +15,7 @@ from declarative_train.components.component import LossModule
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
     """Return the weight of each item, a tensor that broadcasts to (B, *S) of `rank` dimensions: mask times row weight.
-    None if all weights are 1."""
+    None, which means 1 for every item, if there is neither."""
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
         return rows if mask is None else rows * mask.to(dtype)

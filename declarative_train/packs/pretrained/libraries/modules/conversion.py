@@ -30,8 +30,8 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Compare a model with its files, as `match` does, without tensors that the library ignores: tensors that models no
-    longer have, and parameters that are never in files. Raises LibraryError."""
+    """Return the tensors with which a model starts, as `match` does, but ignore tensors that the library ignores too:
+    tensors that models no longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
