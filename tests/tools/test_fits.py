@@ -14,11 +14,14 @@ import declarative_train as dt
 from declarative_train.app.main import main
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.components.hardware.power import WATTS
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.tools.fits.changes import axes_of
 from declarative_train.tools.fits.command import number
 from declarative_train.tools.fits.source import find_gpu
 from declarative_train.tools.fits.target import target_of_folder
 from tests import shown_outputs
+from tests.parity.cells import Cell
+from tests.parity.measure import plan_of
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")
@@ -235,3 +238,15 @@ def test_an_8b_model_takes_seconds(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert used.ru_utime + used.ru_stime < 12
     assert used.ru_maxrss * 1024 < 1e9
+
+
+@pytest.mark.parametrize(
+    "way", ["{context: 2, expert: 2, data: {shard: 2}}", "{context: {size: 2, keys: ring}, tensor: 2}"]
+)
+def test_a_layout_is_tried_with_all_its_axes(tmp_path: Path, way: str) -> None:
+    gpus = 8 if "expert" in way else 4
+    plan = plan_of(Cell("of fits", way, gpus, 1, "even", "mixtral"), tmp_path)
+    axes = Axes.model_validate(axes_of(plan))
+    assert axes.mesh(gpus) == plan.layout.mesh
+    assert axes.context is not None
+    assert axes.context.keys == ("ring" if "ring" in way else "gathered")
