@@ -75,11 +75,13 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step.
+        """Start to save a checkpoint of the current step, unless this was done already, and yield the events of saves.
+        Call `report_saved` for the end of the save.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows, so this waits until the checkpoint is complete. Otherwise,
-        while an earlier save cannot reach its store, checkpoints that are due are skipped and training continues."""
+        even if the recipe has none. `ends`: no step follows, so this waits for an earlier save however long it takes,
+        and errors of this save are raised. Otherwise, while an earlier save cannot reach its store, checkpoints that
+        are due are skipped and training continues."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return

@@ -33,8 +33,8 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions; None if no output predicts classes, or the sink tensorboard draws no
-    images."""
+    """Return the collector of predictions; None if no output predicts classes, the run has no evaluations, or the sink
+    tensorboard draws no images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None

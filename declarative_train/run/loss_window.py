@@ -177,9 +177,9 @@ class LossWindow:
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
-        """Return a notice on the steps that were skipped because their loss was nan or infinite. `finite`: for each
-        step, whether its loss was finite; at least one was not. Raises NonFiniteLoss if the plan does not skip such
-        steps."""
+        """Return a notice on the steps that were skipped because their loss was nan or infinite. `per_step`: the values
+        of the loss terms of each step. `finite`: for each step, whether its loss was finite; at least one was not.
+        Raises NonFiniteLoss if the plan does not skip such steps."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)

@@ -130,8 +130,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs, the mean one with length
-    buckets; None if there is none."""
+    """Return the length of the first sequence of token ids among the model's inputs (its mean length if the run has
+    length buckets); None if there is no such input."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
             return spec.shape[0] - tokens_saved(plan.data)

@@ -208,8 +208,8 @@ class _Broadcaster:
         put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return the first damage in a checkpoint as text, or None. All ranks take part; each reads its share of the
-        files."""
+        """Return the first damage in a checkpoint as text; None if it is undamaged. All ranks take part; each reads its
+        share of the files."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))

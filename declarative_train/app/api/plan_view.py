@@ -70,7 +70,7 @@ class PlanView:
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
         """Run the plan, with the arguments of `Recipe.run`. A plan runs only if the files that it was compiled from
-        have not changed. Raises DtrainError."""
+        have not changed. Raises DtrainError, and ValueError if `max_steps` is below 1."""
         from declarative_train.app.api.run import Run
         from declarative_train.run.launch import launch
         from declarative_train.run.signals import EXIT_FAILED

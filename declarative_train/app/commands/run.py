@@ -112,8 +112,8 @@ def run_node(
 
 
 def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
-    """Return the plan for another number of nodes; None if there is none. Diagnostics are not printed, since those for
-    the largest number already were."""
+    """Return the plan for another number of nodes; None if there is none, or if the plan was saved or the recipe came
+    from standard input. Diagnostics are not printed, since those for the largest number already were."""
     if args.recipe.endswith(".json") or args.recipe == STDIN:
         return None
     changed = argparse.Namespace(**vars(args) | {"set_": [*args.set_, f"layout.nodes={num_nodes}"]})

@@ -28,7 +28,7 @@ class Average:
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
         """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: a bool tensor on the
         device, which the host does not wait for; if it is false, the optimizer skipped the step, and the averages stay
-        unchanged."""
+        unchanged. None: the step was made."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:

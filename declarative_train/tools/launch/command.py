@@ -121,8 +121,8 @@ def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
 
 
 def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
-    """Return a sentence on a folder that the engine's machines cannot see; None if they see all. `mount`: path at which
-    their volume is mounted."""
+    """Return a sentence on a folder that the engine's machines cannot see; None if they see all. `to`: name of the
+    engine; `folder`: folder of the job's files; `mount`: path at which the machines' volume is mounted."""
     if to == "kubernetes":
         for each in (Path.cwd(), folder):
             if not each.is_relative_to(mount):
