@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if the first word is not a command; otherwise None. `commands`: the names of the commands."""
+    """Return a hint if the first word that is not an option is not a command, or if the words ask for the version in
+    another way; otherwise None. `commands`: the names of the commands."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None

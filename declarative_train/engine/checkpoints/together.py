@@ -204,7 +204,7 @@ def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
 
 def read_once(path: str, nodes: NodeGroups | None) -> bytes:
     """Return the bytes of DCP's metadata file in a checkpoint. One rank of each node reads it and sends it to the
-    others. Raises CheckpointFailure."""
+    others; `nodes` None: this rank reads it itself. Raises CheckpointFailure."""
     if nodes is None:
         return read_metadata(path)
     found: bytes | CheckpointFailure = b""

@@ -132,7 +132,8 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return the class names of a field by number; [] for a field without a vocabulary."""
+    """Return a line of text for each category column of a field, with its class names by number; [] for a field without
+    a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []

@@ -279,8 +279,8 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and run to continue in the folder that the user named for the run. Raises RunFailure if the
-    folder has a run but `resumes` is False."""
+    """Return the checkpoint and run to continue in the folder that the user named for the run; a `ResumePoint` without
+    a checkpoint if there is none. Raises RunFailure if the folder has a run but `resumes` is False."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
@@ -322,8 +322,9 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest run in a folder that has a complete checkpoint, with this checkpoint; None if there is none.
-    Raises RunFailure if a newer run is still running."""
+    """Return the newest run in a folder that has a complete checkpoint, with this checkpoint; None if no run has a
+    checkpoint. Raises RunFailure if a newer run is still running, and NoWholeCheckpoint if all checkpoints are
+    damaged."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
