@@ -115,7 +115,7 @@ BUGS = (
     Bug(
         "ema: gathered parameters kept after the exchange",
         "engine/step/ema.py",
-        "        self._forget_gathered()\n",
+        "        forget_gathered(self._model)\n",
         "",
         "engine/test_ema.py::test_shards_that_a_forward_has_gathered_are_not_those_that_are_evaluated",
     ),
