@@ -178,7 +178,8 @@ def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Itera
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for the key `rows` of fields in a section without a window."""
+    """Yield errors of a section without a window: for the key `rows` of fields, and for a source whose rows are single
+    steps of a sequence."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)

@@ -66,7 +66,8 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the rows in the log file at `path`, without repeats; all processes of a run write to it."""
+    """Return the rows in the log file at `path`, to which all processes of a run write, without repeats; [] if it
+    cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]

@@ -163,9 +163,9 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set in memory that has no row of some class of a target, though another set has. A
-    target with more than `MOST_CLASSES` classes is checked only if it has one class per row: each set of texts lacks
-    many tokens."""
+    """Yield a diagnostic for each set that has no row of some class of a target, though another set has. A target is
+    checked only if all sets are in memory; with more than `MOST_CLASSES` classes only if it has one class per row: each
+    set of texts lacks many tokens."""
     for field in data.fields:
         if field.name not in targets:
             continue

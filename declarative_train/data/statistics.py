@@ -76,8 +76,8 @@ class StatisticsCache:
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the statistics from the cache, else call `measure` and, if `may_keep`, store its result. Errors are
-        not cached."""
+        """Return the statistics from the cache, else call `measure` and store its result, unless it has errors. With
+        `may_keep` False the cache is neither read nor written."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -180,8 +180,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a field without a vocabulary has another number of classes than in the earlier run, else
-    None."""
+    """Return a message if class numbers of the field mean something else than in the earlier run: it has a vocabulary
+    only now, or another number of classes; else None."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"

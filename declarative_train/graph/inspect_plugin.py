@@ -131,7 +131,8 @@ def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
 
 
 def _make_input(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Return a made-up input: floats from 0 to 1, integers within their known range, otherwise zeros."""
+    """Return a made-up input: random floats from 0 to 1, random booleans, or random integers within their known range,
+    zeros if it is unknown."""
     shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
     if spec.is_floating:
         return torch.rand(shape, generator=generator).to(dtype)

@@ -60,7 +60,7 @@ def graph_module(
 
 def for_tools(module: nn.Module) -> nn.Module:
     """Return a copy of the module whose children are plain attributes, for tools that look children up by attribute
-    (torch.export)."""
+    (torch.export); the module itself if no name in it needs this."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}

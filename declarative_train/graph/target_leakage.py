@@ -77,7 +77,7 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
     """Return whether each value of a column goes with exactly one of `classes` (0, 1, ... without a gap) and vice
-    versa."""
+    versa. False if there is only one class, or more than _MOST_CLASSES."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

@@ -257,7 +257,7 @@ def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values
 
 
 def _components(rule: ParameterRule | None) -> Values:
-    """Return the components (inits, optimizers) in an entry of `model.parameters`, with all their keys."""
+    """Return the components (init, optimizer, adapter) in an entry of `model.parameters`, with all their keys."""
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}

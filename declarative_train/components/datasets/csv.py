@@ -43,8 +43,8 @@ class _BlockSize:
         self.block = block
 
     def grow(self, error: SourceError) -> None:
-        """Double the size if `error` says that a row is longer than a block. Raise `error` again if it has another
-        reason, or if the size is at its maximum."""
+        """Enlarge the block 16 times, up to the maximum, if `error` says that a row is longer than a block. Raise
+        `error` again if it has another reason, or if the size is at its maximum."""
         if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
             raise error
         self.block = min(self.block * 16, _MOST_BLOCK)

@@ -181,7 +181,7 @@ def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
 
 def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
     """Return a column of whole numbers, none of them missing, as int64. `key`: the key of the field that requires whole
-    numbers, for the error. Raises BadValueError for a fraction."""
+    numbers, for the error. Raises BadValueError for a fraction, and for a number that is too large to be exact."""
     import numpy as np
 
     if values.dtype.kind in "iub":

@@ -70,8 +70,8 @@ class RotaryScaling(BaseModel):
     """`yarn`: the ramp begins and ends at whole pairs."""
 
     def problem(self) -> str | None:
-        """Return what is wrong with the keys: one that this `type` does not use, or one that is missing; None if all is
-        right."""
+        """Return what is wrong with the keys: one that this `type` does not use, one that is missing, or two in the
+        wrong order of size; None if all is right."""
         read = _READ_BY[self.type]
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         others = (key for key in defaults if key not in (*read, "type", "factor"))

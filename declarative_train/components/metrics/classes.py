@@ -192,8 +192,8 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether the target (N, *S) of a set has no class or label with both positive and negative rows. With
-        `micro`, one class is enough."""
+        """Return whether all rows of a set have the same target (N, *S), for several labels in each of them, so that no
+        positive can be compared with a negative; always False with `micro`."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":

@@ -68,7 +68,8 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 
 
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
-    """Return a description of how an image must be prepared; the model's user must do all of it."""
+    """Return a description of how an image must be prepared, all of which the model's user must do; {} for a field
+    without images."""
     field = FIELDS.read(entry.spec.component)
     if not field.is_lazy:
         return {}
@@ -88,9 +89,9 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keys and statistics of a date field, or `vocabularies` and `unknown` of a category field. A vocabulary
-    is the list of a column's values by class number, without the number `unknown`; null means that the column already
-    has class numbers."""
+    """Return the keys and statistics of a date field, or `vocabularies` and `unknown` of a category field; {} for other
+    fields. A vocabulary is the list of a column's values by class number, without the number `unknown`; null means that
+    the column already has class numbers."""
     if component.get("type") == "date":
         return {
             "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}

@@ -331,7 +331,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the output layer that the class in the config has; {} for an unknown class."""
+    """Return the params of the output layer that the class named in the config has, which is none for an unknown class;
+    {} if models of this kind have no choice of output layers."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())

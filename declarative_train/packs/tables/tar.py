@@ -190,7 +190,8 @@ class TarTable(Table):
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Yield groups of spans, ascending, in which gaps are at most `gap` bytes, so that a group is read at once."""
+    """Yield groups of spans, ascending. A group is read at once: it has no gap of more than `gap` bytes, and at most
+    _SPAN_BYTES bytes, unless it is a single file."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):

@@ -98,7 +98,7 @@ def _are_in_one_file(draft: Draft) -> bool:
 
 
 def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
-    """Yield a warning for `matmul: tf32` in a run that has no float32 matrix products."""
+    """Yield a warning for `matmul: tf32` in a run that computes in another precision than float32."""
     precision = None if draft.training is None else draft.training.precision
     if precision is None or precision.compute == "fp32":
         return

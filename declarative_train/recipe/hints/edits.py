@@ -303,7 +303,8 @@ class _Site:
                     yield ((start, start + own, " " * width),)
 
     def retype(self) -> Iterator[Proposal]:
-        """Yield edits that correct signs on the line of the diagnostic: brackets, quotes, colons, commas."""
+        """Yield edits that correct signs on the line of the diagnostic, the one above, and the lines to which it
+        refers: brackets, quotes, colons, commas."""
         spans = (self.diagnostic.span, *(each.span for each in self.diagnostic.related))
         for number in dict.fromkeys((spans[0].line, spans[0].line - 1, *(each.line for each in spans))):
             start, whole = self._line(number)

@@ -180,8 +180,8 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
 
     def _samples(self) -> Edge | None:
-        """Return a reference for a node that needs only the number of samples: the first input of the block, or the
-        first field that a layer or block reads. None if there is no input."""
+        """Return a reference for a node that needs only the number of samples: the first input of the block; in the
+        model, the first field that a layer or block reads, else the first field. None if there is no input."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -295,8 +295,8 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire for a correct reference; for a switched-off node, that of its first input. None for an
-        optional input of the block that is not connected."""
+        """Return the wire for a correct reference; for a switched-off node, the wire of its first input. None for an
+        optional input of the block that is not connected, and for a switched-off node without an input."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)

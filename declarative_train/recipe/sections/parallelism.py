@@ -136,8 +136,8 @@ class Axes(Section):
     @property
     def reshard(self) -> bool | int | None:
         """Value of the key `reshard`, with its default: whether the ranks free the gathered parameters after the
-        forward; None if nothing is sharded. In a pipeline it is False: sharded stages stay gathered for a whole
-        step."""
+        forward (a number: as in `fully_shard`); None if nothing is sharded. In a pipeline it is False: sharded stages
+        stay gathered for a whole step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:

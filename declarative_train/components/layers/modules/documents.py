@@ -98,7 +98,7 @@ class DocumentTable:
 
 def documents(segments: Tensor) -> Documents | None:
     """Return the documents in segments (B, T): each run of equal numbers is one. None if a number occurs in two
-    separate runs of a row."""
+    separate runs of a row. Fake tensors, which have no values, count as one document per row."""
     B, T = segments.shape
     if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)

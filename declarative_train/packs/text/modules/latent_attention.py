@@ -71,7 +71,7 @@ class LatentAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute a part of the heads; the parameters are replaced by the caller."""
+        """Compute only this rank's part of the heads from now on; the caller replaces the parameters."""
         number = self.heads.num_heads // ranks.size
         self.heads = replace(self.heads, num_heads=number, num_kv_heads=number)
         query = "query" if self.latent_heads.query_rank is None else "query_up"
