@@ -25,7 +25,7 @@ Tried = tuple[int, float | None]
 
 def first_plan(source: Source) -> Plan:
     """Return the plan of a recipe. For a published model or `parallelism: auto` it has the layout that `auto` chooses,
-    or the fully sharded one if nothing fits."""
+    or the fully sharded one if nothing fits. Raises DtrainError."""
     try:
         return source.plan({})
     except DtrainError as error:

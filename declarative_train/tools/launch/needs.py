@@ -59,8 +59,8 @@ def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None
 
 
 def predict_minutes(plan: Plan) -> tuple[int | None, str]:
-    """Return (time limit of a job in minutes, its reason): the predicted time with a margin, or `training.max_time`.
-    The limit is None if the plan has no estimate."""
+    """Return (time limit of a job in minutes, its reason): from `training.max_time`, otherwise the predicted time with
+    a margin. (None, "") if the plan has neither."""
     step_s = None if plan.estimate is None else plan.estimate.step_s
     if plan.training.max_time_s is not None:
         return math.ceil((plan.training.max_time_s + SETUP_S + lead_s(plan)) / 60), "training.max_time, and the start"
