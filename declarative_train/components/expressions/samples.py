@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
     """Return the numbers as a tensor along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in the
-    dtype of `like` if it can represent them. Raises ValueError if there are neither as many numbers as channels nor
-    one."""
+    dtype of `like` if it can represent them. Raises ValueError unless `like` has as many channels as there are numbers,
+    or one."""
     import torch
 
     dim = 1 if like.ndim >= 4 else -1

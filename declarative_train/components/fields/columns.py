@@ -91,7 +91,8 @@ def _match(name: str, names: Sequence[str]) -> list[str]:
 
 
 def check_one_of(column: str | None, columns: Columns | None, exclude: Columns | None = None) -> None:
-    """Raise ValueError unless exactly one of `column` and `columns` is given, and `exclude` only with `columns`."""
+    """Raise ValueError unless exactly one of `column` (no glob) and `columns` (not empty, without repeats) is given,
+    and `exclude` only with `columns`."""
     if exclude is not None and columns is None:
         raise ValueError("`exclude` takes columns out of `columns`, and there is none")
     if isinstance(exclude, tuple):
