@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from declarative_train.app.api.hints import hint_of_api
 from declarative_train.app.catalogue import catalogue
 from declarative_train.app.main import all_commands
-from declarative_train.app.api.hints import hint_of_api
 from declarative_train.app.views.components import summary
 from declarative_train.app.views.sections import KINDS
 from declarative_train.components.component import Component, recipe_keys
