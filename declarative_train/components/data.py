@@ -283,6 +283,12 @@ class Field(Component, ABC):
         return None
 
     @property
+    def joined_alike(self) -> tuple[object, ...] | None:
+        """Settings that are equal in all fields of a recipe, which all join rows to samples; None: a field that does so
+        is the only one."""
+        return None
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """Lengths, ascending, to which the first dimension of the values of a batch is cut: to the smallest one that
         holds all of them. (): it is never cut."""

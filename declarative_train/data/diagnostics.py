@@ -132,11 +132,17 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
     if name is None:
         return
     key = section.fields[name].joined_by
-    other = next((each for each in section.fields if each != name), None)
-    if other is not None:
+    alike = section.fields[name].joined_alike
+    for other, field in section.fields.items():
+        if other == name or (alike is not None and alike == field.joined_alike):
+            continue
         message = f"its samples contain texts of several rows, but `{other}` is a value of one row"
         hint = f"leave `{key}` or the field `{other}` out"
+        if field.joined_by is not None:
+            message = f"its samples do not contain the same texts as those of `{other}`"
+            hint = "give both `pack: best_fit` and the same `texts`"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, hint)
+        return
     if window is not None:
         message = f"`{key}` combines texts in any order, but `window` needs consecutive rows"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "remove one of them")

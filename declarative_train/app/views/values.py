@@ -159,8 +159,8 @@ def _field_rows(
         if whole in known and field.component.get("output") == output:
             yield field.name, f"as {whole}", _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
             continue
-        shown = field.columns[:MOST_COLUMNS]
-        read = chosen.table.read(list(shown), row)
+        shown = [name for name in field.columns if name in chosen.table.columns][:MOST_COLUMNS]
+        read = chosen.table.read(shown, row)
         words = ", ".join(f"{name} {_raw(read[name][0])}" for name in shown)
         more = f" and {len(field.columns) - len(shown)} more" if len(field.columns) > len(shown) else ""
         yield field.name, words + more, _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"

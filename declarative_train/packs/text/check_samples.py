@@ -82,7 +82,7 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     for text in texts.values():
         place = f"data.fields.{text.name}"
         if text.marks:
-            yield from _check_answers(recipe, place, text)
+            yield from _check_answers(recipe, place, text, is_whole=len(texts) > 1)
             read = {name.partition(":")[0] for node in recipe.model.scope.nodes for name in node.inputs.values()}
             if text.field.pack is not None and f"{text.name}.segments" not in read and _attends(recipe.model.scope):
                 yield texts_not_separated(recipe.span(f"{place}.pack"), text.name)
@@ -110,13 +110,14 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
         yield from ((name, tokens, chosen) for name, (_, tokens) in table.fields.items() if len(chosen))
-    elif isinstance(table, PackedRows) and table.tokens.num_texts:
-        yield table.field_name, table.tokens, np.arange(table.tokens.num_texts)
+    elif isinstance(table, PackedRows):
+        found = ((name, each.tokens) for name, each in table.fields.items() if each.tokens.num_texts)
+        yield from ((name, tokens, np.arange(tokens.num_texts)) for name, tokens in found)
 
 
-def _check_answers(recipe: Recipe, place: str, text: _Text) -> Iterator[Diagnostic]:
+def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
     """Check which tokens of each text are to be predicted, before and after the text is cut to the length of a
-    sample."""
+    sample. `is_whole`: packed texts are not divided over samples, since several fields have the same ones."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -133,7 +134,7 @@ def _check_answers(recipe: Recipe, place: str, text: _Text) -> Iterator[Diagnost
         last = int(text.tokens.tokens[begin + int(trained[-1])])
         ends = text.tokens.tokens[begin + trained[-_LAST:]].tolist()
         num_ended += any(_is_special(text.found, number) for number in ends)
-    if text.field.pack is None and num_cut >= max(1, _CUT * num_answers):
+    if (text.field.pack is None or is_whole) and num_cut >= max(1, _CUT * num_answers):
         span = recipe.span(f"{place}.length")
         yield answers_cut_off(span, text.name, num_answers, num_cut, num_lost, text.field.longest)
     if num_answers and text.found.special.get("eos") is not None and num_ended < _ENDED * num_answers:

@@ -43,8 +43,9 @@ def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
 def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
     table, found = chosen.table, []
     if isinstance(table, PackedRows):
-        packed = table.packing
-        found.append(_row(name, table.field_name, table.sizes, packed.length, packed.num_samples, packed.fill))
+        for field, each in table.fields.items():
+            packed = each.packing
+            found.append(_row(name, field, each.sizes, packed.length, packed.num_samples, packed.fill))
     elif isinstance(table, TextRows):
         rows = chosen.rows.at(np.arange(len(chosen.rows)))
         for field, (component, tokens) in table.fields.items():
@@ -98,8 +99,10 @@ def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table
-        if isinstance(table, TokenTable | PackedRows):
+        if isinstance(table, TokenTable):
             found[table.tokens.folder] = table.tokens
+        elif isinstance(table, PackedRows):
+            found |= {each.tokens.folder: each.tokens for each in table.fields.values()}
         elif isinstance(table, TextRows):
             found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
     return [

@@ -34,15 +34,29 @@ class Packing(NamedTuple):
         return float(self.lengths.sum() / max(self.num_samples * self.length, 1))
 
 
-def pack(sizes: np.ndarray, length: int, way: PackMode) -> Packing:
+def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
     """Pack texts with the given sizes into samples of `length` tokens; every token is used once. `sequential`:
     concatenate the texts and cut at the end of each sample. `best_fit`: cut only texts longer than a sample, into full
     samples and a rest; then put each piece, the longest first, into the sample in which the least room remains (Ding et
-    al., Fewer truncations improve language modeling, 2024)."""
+    al., Fewer truncations improve language modeling, 2024). `most`: the largest number of pieces in a sample."""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
-    return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length)
+    return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length, most)
+
+
+def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int | None = None) -> list[Packing]:
+    """Pack several fields, so that a sample has the same texts in the same order in each: a packing for each field.
+    `sizes`: of the texts of each field, none above its length. `lengths`: of a sample of each field. A text takes as
+    much room as in the field where it needs most, so that nothing is cut."""
+    import numpy as np
+
+    room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)
+    found = _by_fit(room, lengths[0], most)
+    return [
+        found._replace(length=length, offsets=np.zeros_like(found.offsets), lengths=each[found.texts])
+        for each, length in zip(sizes, lengths, strict=True)
+    ]
 
 
 def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
@@ -71,7 +85,7 @@ def _in_order(sizes: np.ndarray, length: int) -> Packing:
     return Packing(length, begins, texts, cuts - (ends - sizes)[texts], np.diff(np.append(cuts, total)))
 
 
-def _by_fit(sizes: np.ndarray, length: int) -> Packing:
+def _by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
     import numpy as np
 
     num_pieces = -(-sizes // length)
@@ -79,7 +93,7 @@ def _by_fit(sizes: np.ndarray, length: int) -> Packing:
     first = np.cumsum(num_pieces) - num_pieces
     offsets = (np.arange(len(texts)) - first[texts]) * length
     lengths = np.minimum(sizes[texts] - offsets, length)
-    windows = _windows_by_fit(lengths, length)
+    windows = _windows_by_fit(lengths, length, most or length)
     _, first_pieces, windows = np.unique(windows, return_index=True, return_inverse=True)
     windows = np.argsort(np.argsort(first_pieces))[windows]  # samples in the order of their first texts
     order = np.argsort(windows, kind="stable")  # in a sample: in the order of the texts
@@ -87,12 +101,13 @@ def _by_fit(sizes: np.ndarray, length: int) -> Packing:
     return Packing(length, begins, texts[order], offsets[order], lengths[order])
 
 
-def _windows_by_fit(lengths: np.ndarray, length: int) -> np.ndarray:
+def _windows_by_fit(lengths: np.ndarray, length: int, most: int) -> np.ndarray:
     """Return the sample of each piece, (P,). All pieces of one length are placed at once, the longest first: in the
-    samples with the least sufficient room, then in new samples."""
+    samples with the least sufficient room, then in new samples. A sample with `most` pieces has no room."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)
+    counts = np.zeros(len(lengths), np.int64)  # pieces in each sample
     order = np.argsort(-lengths, kind="stable")
     bounds = np.flatnonzero(np.diff(lengths[order], prepend=-1)).tolist()
     room: dict[int, list[np.ndarray]] = {}  # free tokens -> arrays of samples with that many
@@ -112,20 +127,22 @@ def _windows_by_fit(lengths: np.ndarray, length: int) -> np.ndarray:
                     open_rooms |= 1 << left
                     windows = windows[: len(pieces)]
             else:
-                left, each = length, length // size  # pieces of this size fill new samples together
+                left, each = length, min(length // size, most)  # pieces of this size fill new samples together
                 windows = np.arange(num_windows, num_windows + -(-len(pieces) // each))
                 num_windows += len(windows)
                 windows = np.repeat(windows, each)[: len(pieces)]
-                used = np.bincount(windows - windows[0]) * size
-                found[pieces] = windows
-                for rest in np.unique(length - used):
-                    if rest:
-                        room.setdefault(int(rest), []).append(windows[0] + np.flatnonzero(length - used == rest))
-                        open_rooms |= 1 << int(rest)
+                filled = np.bincount(windows - windows[0])
+                found[pieces], counts[windows[0] : windows[-1] + 1] = windows, filled
+                rests = np.where(filled < most, length - filled * size, 0)
+                for rest in np.unique(rests[rests > 0]):
+                    room.setdefault(int(rest), []).append(windows[0] + np.flatnonzero(rests == rest))
+                    open_rooms |= 1 << int(rest)
                 break
             found[pieces[: len(windows)]] = windows
             pieces = pieces[len(windows) :]
-            if left > size:
+            counts[windows] += 1
+            windows = windows[counts[windows] < most]
+            if left > size and len(windows):
                 room.setdefault(left - size, []).append(windows)
                 open_rooms |= 1 << (left - size)
     return found

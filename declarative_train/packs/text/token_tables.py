@@ -19,7 +19,7 @@ from declarative_train.data.skipping import is_scanned
 from declarative_train.files.open_files import local_path, objects, size_bytes
 from declarative_train.packs.text import layout
 from declarative_train.packs.text.cache import Encoded, EncodingJob, Tokens, make_tokens
-from declarative_train.packs.text.packing import Packing, join_packings, pack
+from declarative_train.packs.text.packing import Packing, join_packings, pack, pack_together
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
 
@@ -45,8 +45,7 @@ def with_tokens(
         replace(part, columns=(column_of(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
         for part in parts
     )
-    packed = next((name for name, part in mine.items() if field_of(part).pack is not None), None)
-    if packed is None:
+    if all(field_of(part).pack is None for part in mine.values()):
         texts = {name: (field_of(mine[name]), each) for name, each in found.items()}
         return (
             TextRows(table, texts, reads_files=len(texts) < len({base_of(part.name) for part in parts})),
@@ -54,7 +53,7 @@ def with_tokens(
             changed,
         )
     chosen = rows.at(np.arange(len(rows)))
-    made_of = PackedRows(table, packed, mine[packed], found[packed], chosen)
+    made_of = PackedRows(table, {name: (mine[name], found[name]) for name in mine}, chosen)
     return made_of, RowRange(0, made_of.num_rows), changed
 
 
@@ -195,59 +194,95 @@ class TextRows(Table):
         return _unread(self.source, {name: tokens for name, (_, tokens) in self.fields.items()})
 
 
-class PackedRows(Table):
-    """Table in which a row is a sample of several texts. Its column of text is only for display. `source`: the table of
-    the texts."""
+class PackedField:
+    """Field of packed texts. `sizes`: tokens of its texts. `packing`: its pieces in each sample."""
 
-    def __init__(self, table: Table, name: str, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
-        field = field_of(part)
-        assert field.pack is not None
-        self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
+    def __init__(self, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
+        self.field, self.tokens, self.text = field_of(part), tokens, part.columns[0].name
+        self.sizes, self._starts = tokens.sizes[chosen], tokens.starts[chosen]
+        self._pad = self.field.pad_of(self.field.open_tokenizer())
+
+    def set_packing(self, packing: Packing) -> None:
+        self.packing = packing
+        self._begins = self._starts[packing.texts] + packing.offsets
+
+    def cut_texts(self) -> None:
+        """Cut texts that are longer than a sample, before they are packed."""
+        self._starts, ends = self.field.cut_to_length(self._starts, self._starts + self.sizes)
+        self.sizes = ends - self._starts
+
+    def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+        """Return the arrays of `outputs` for these samples, with the pieces of each sample joined."""
+        packing, tokens = self.packing, self.tokens
+        firsts = packing.begins[samples]
+        counts = packing.begins[samples + 1] - firsts
+        chosen = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        pieces = layout.Pieces(tokens.tokens, self._begins[chosen], packing.lengths[chosen], counts, tokens.trained)
+        return layout.rows(outputs, pieces, packing.length, self._pad)
+
+    def decode(self, samples: np.ndarray) -> np.ndarray:
+        found, made_of = self.field.open_tokenizer(), self.lay_out(samples, ("ids", "mask"))
+        texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
+        return objects([found.decode(each, skips_special=False) for each in texts])
+
+
+class PackedRows(Table):
+    """Table in which a row is a sample of several texts, the same in each field. Its columns of text are only for
+    display. `source`: the table of the texts."""
+
+    def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
+        self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}
+        self._chosen, self.source = chosen, table
         firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
-        each = [pack(sizes, field.longest, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
-        self.packing: Packing = each[0] if len(each) == 1 else join_packings(each, firsts)
-        begins = np.cumsum([0, *(packing.num_samples for packing in each)]).tolist()
+        first, *others = self.fields.values()
+        for each in self.fields.values() if others else ():
+            each.cut_texts()
+        parts = [
+            _pack([each.field for each in self.fields.values()], sizes)
+            for sizes in zip(*(np.split(each.sizes, firsts[1:]) for each in self.fields.values()), strict=True)
+        ]
+        for each, packings in zip(self.fields.values(), zip(*parts, strict=True), strict=True):
+            each.set_packing(packings[0] if len(packings) == 1 else join_packings(packings, firsts))
+        begins = np.cumsum([0, *(packings[0].num_samples for packings in parts)]).tolist()
         self.members = tuple((name, begin) for (name, _), begin in zip(table.members, begins, strict=False))
-        self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens
-        self._begins = tokens.starts[chosen[self.packing.texts]] + self.packing.offsets
-        self._pad = field.pad_of(field.open_tokenizer())
-        self._outputs = {column_of(name, field.output_of(output)).name: output for output in layout.OUTPUTS}
-        self._text = part.columns[0].name
-        self.columns = {self._text: Column(self._text, "object")}
+        self._outputs = {
+            column_of(name, each.field.output_of(output)).name: (each, output)
+            for name, each in self.fields.items()
+            for output in layout.OUTPUTS
+        }
+        self.columns = {each.text: Column(each.text, "object") for each in self.fields.values()}
         self.files = table.files
+        self.packing = first.packing
         self.num_rows = self.packing.num_samples
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
-        wanted = {name: self._outputs[name] for name in columns if name != self._text}
-        made_of = self._lay_out(numbers, wanted.values())
-        found = {name: made_of[output] for name, output in wanted.items()}
-        return found | {name: self._decode(numbers) for name in columns if name == self._text}
-
-    def _decode(self, samples: np.ndarray) -> np.ndarray:
-        found, made_of = self._field.open_tokenizer(), self._lay_out(samples, ("ids", "mask"))
-        texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
-        return objects([found.decode(each, skips_special=False) for each in texts])
-
-    def _lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return the arrays of `outputs` for these samples, with the pieces of each sample joined."""
-        packing = self.packing
-        firsts = packing.begins[samples]
-        counts = packing.begins[samples + 1] - firsts
-        chosen = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
-        tokens = self._tokens
-        pieces = layout.Pieces(tokens.tokens, self._begins[chosen], packing.lengths[chosen], counts, tokens.trained)
-        return layout.rows(outputs, pieces, packing.length, self._pad)
+        found: dict[str, np.ndarray] = {}
+        for field in self.fields.values():
+            wanted = {name: self._outputs[name][1] for name in columns if self._outputs.get(name, (None,))[0] is field}
+            made_of = field.lay_out(numbers, wanted.values()) if wanted else {}
+            found |= {name: made_of[output] for name, output in wanted.items()}
+            if field.text in columns:
+                found[field.text] = field.decode(numbers)
+        return found
 
     @property
     def original(self) -> Table:
         return self.source
 
     def unread(self) -> Iterator[tuple[str, str, str]]:
-        return _unread(self.source, {self.field_name: self.tokens})
+        return _unread(self.source, {name: each.tokens for name, each in self.fields.items()})
 
     def place(self, row: int) -> str:
         """Return the place of the first text of a sample."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which starts in {self.source.place(text)}"
+
+
+def _pack(fields: Sequence[TokensField], sizes: Sequence[np.ndarray]) -> list[Packing]:
+    """Return the packing of each field. Texts of a single field may be divided over samples."""
+    if len(fields) > 1:
+        return pack_together(sizes, [field.longest for field in fields], fields[0].texts)
+    assert fields[0].pack is not None
+    return [pack(sizes[0], fields[0].longest, fields[0].pack, fields[0].texts)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
@@ -16,6 +14,7 @@ from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.text import chat, layout
 from declarative_train.packs.text.cache import Encoded
+from declarative_train.packs.text.token_keys import AddedWords, Buckets, TokenChoice
 from declarative_train.packs.text.tokenizer import (
     PATH_KEYS,
     AddedTokens,
@@ -28,46 +27,6 @@ from declarative_train.packs.text.tokenizer import (
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class Buckets(BaseModel):
-    """Lengths of batches."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    buckets: Annotated[tuple[Annotated[int, Key(ge=1, le=1 << 24)], ...], Key(min_length=2, max_length=16)]
-    """Lengths, ascending. A batch is as long as the smallest one that holds its longest text, and texts of one bucket
-    are put into the same batches. The last is the length of a sample."""
-
-    @model_validator(mode="after")
-    def _ascend(self) -> Buckets:
-        if any(after <= before for before, after in pairwise(self.buckets)):
-            raise ValueError("`buckets` must ascend, without repeats")
-        return self
-
-
-TokenChoice = bool | Annotated[str, Key(min_length=1)]
-
-
-TokenText = Annotated[str, Key(min_length=1)]
-
-
-class AddedWords(BaseModel):
-    """Tokens that are added to a tokenizer, in this order, first those of `add`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    add: tuple[TokenText, ...] = Key((), strict=False)
-    """Texts of tokens, `["<tool>", "</tool>"]`: parts of a text like others."""
-    add_special: tuple[TokenText, ...] = Key((), strict=False)
-    """Texts of special tokens, `["<|im_end|>"]`, such as those that end an answer: decoding leaves them out."""
-
-    @model_validator(mode="after")
-    def _differ(self) -> Self:
-        words = (*self.add, *self.add_special)
-        if not words or len(set(words)) < len(words):
-            raise ValueError("`add` and `add_special` need tokens, each once")
-        return self
 
 
 class TokensField(Field):
@@ -127,6 +86,9 @@ class TokensField(Field):
     """Put several texts in a sample of `length` tokens; each token of each text is used once, and samples no longer
     correspond to rows. `best_fit` cuts only texts that are longer than a sample. `sequential` concatenates the texts
     and cuts at the end of each sample. `NAME.segments` and `NAME.positions` keep the texts apart."""
+    texts: Annotated[int, Key(ge=1, le=1 << 24)] | None = None
+    """With `pack: best_fit`: the largest number of texts in a sample, to which `NAME.segments` then goes. For values of
+    single texts, such as those of the blocks `packed_log_likelihood` and `packed_last`."""
     output: Literal["ids", "mask", "segments", "positions", "trained"] = "ids"
     """Output that `NAME` stands for; the others are `NAME.OUTPUT`."""
 
@@ -187,6 +149,10 @@ class TokensField(Field):
         return None if self.pack is None else "pack"
 
     @property
+    def joined_alike(self) -> tuple[object, ...] | None:
+        return (self.pack, self.texts) if self.pack == "best_fit" else None
+
+    @property
     def pads(self) -> bool:
         return self.output == "ids" and self.pack is None
 
@@ -239,6 +205,8 @@ class TokensField(Field):
                 found.role(key, getattr(self, key))
             except TokenizerError as error:
                 return ShapeError(str(error), field=key, help=error.help)
+        if self.texts is not None and self.pack != "best_fit":
+            return ShapeError("`texts` is a number of packed texts", field="texts", help="set `pack: best_fit`")
         if self.pack is not None and self.buckets:
             message = "packed samples are full, so that none fits a shorter bucket"
             return ShapeError(message, field="pack", help=f"remove `pack`, or write `length: {self.longest}`")
@@ -298,7 +266,7 @@ class TokensField(Field):
             known = statistics.get("num_tokens")
             size = known if isinstance(known, int) else self.open_tokenizer().num_tokens
             return TensorSpec(shape, "int64").between([(0, size - 1)])
-        most = self.longest - 1 if self.output == "positions" else self.longest
+        most = self.longest - 1 if self.output == "positions" else min(self.texts or self.longest, self.longest)
         return TensorSpec(shape, "int64").between([(0, most)])
 
     def convert(

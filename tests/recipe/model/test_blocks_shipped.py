@@ -31,7 +31,10 @@ def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) ->
 
 def test_there_are_the_models_and_losses_that_are_promised() -> None:
     models = {"bert", "clip", "deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral", "mlp", "resnet", "vit"}
-    losses = {"bradley_terry", "distillation", "dpo", "ipo", "kto", "orpo", "sequence_log_likelihood", "simpo"}
+    losses = {"bradley_terry", "distillation", "dpo", "ipo", "kto", "orpo", "sequence_log_likelihood", "simpo"} | {
+        "packed_last",
+        "packed_log_likelihood",
+    }
     assert set(list_shipped()) == models | losses
 
 
