@@ -74,13 +74,8 @@ def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int
     starts = starts[starts <= TOKENS]
     field = TokensField(column="text", tokenizer="bytes", length=LENGTH, pack="best_fit")
     text = Column("text", "object")
-    table = PackedRows(
-        Mapped(tokens),
-        "text",
-        FieldReader("text", field, (text,), {}, field.row_spec([text], {}), field.row_spec([text], {})),
-        Tokens(tokens, starts, None),
-        np.arange(len(starts) - 1),
-    )
+    part = FieldReader("text", field, (text,), {}, field.row_spec([text], {}), field.row_spec([text], {}))
+    table = PackedRows(Mapped(tokens), {"text": (part, Tokens(tokens, starts, None))}, np.arange(len(starts) - 1))
     fields = {name: field.output_of(name) for name in outputs}
     parts = tuple(
         make_part(f"text.{name}", each, (column_of("text", each),), {}, None) for name, each in fields.items()
