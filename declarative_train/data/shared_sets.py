@@ -190,7 +190,7 @@ def offer(spec: DataSpec) -> Offer | None:
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
     """Share the prepared sets with other processes during the `with` block, and yield the reference to them (see
-    `offer`)."""
+    `offer`); None if they cannot be shared, or not be prepared, which the other processes then report."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say

@@ -275,7 +275,7 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
     """Return the maximum size in bytes at which a set is kept in memory: 0 if the recipe sets a shuffle with smaller
-    windows (`window`)."""
+    windows (`window`) and the set can be read in blocks."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES

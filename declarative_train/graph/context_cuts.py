@@ -107,8 +107,9 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the number of dimensions of `x[index]`, the batch excluded; None if the index selects among positions.
-    `depth`: the dimensions of `x`."""
+    """Return the number of dimensions of `x[index]`, the batch excluded; None if the index selects among samples or
+    positions, or has other items than integers, slices and `...`. `depth`: number of dimensions of `x`, the batch
+    excluded."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
     if items[:1] == (Ellipsis,):

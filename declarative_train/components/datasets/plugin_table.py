@@ -198,7 +198,8 @@ class PluginTable(Table):
         return found
 
     def _check_again(self) -> None:
-        """Read the first and the last row again. Raises SourceError if they differ from the first reading."""
+        """Read the first and the last row twice. Raises SourceError if the two readings differ, or if reading draws
+        random numbers."""
         rows = np.unique([0, self.num_rows - 1]) if self.num_rows else np.empty(0, np.int64)
         names = list(self.columns)
         with seed_generators(0):

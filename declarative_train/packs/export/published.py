@@ -257,7 +257,8 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 
 
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
-    """Write the files of the run's tokenizer. Return their names; None if the run has no tokenizer."""
+    """Write the files of the run's tokenizer. Return their names; an empty list if the run has no tokenizer. Raises
+    ExportFailure."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
     with_files = [each for each in components if each.get("tokenizer", BYTES) != BYTES]
     if not with_files:

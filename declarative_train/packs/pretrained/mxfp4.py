@@ -25,7 +25,8 @@ _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def unpack_header(header: Header) -> Header:
-    """Return the header with packed tensors for their two parts, in bfloat16, which holds all their values."""
+    """Return the header in which each packed weight is one tensor, instead of its two parts; in bfloat16, which holds
+    all their values."""
     packed = _find_packed({name: shape for name, (shape, _) in header.items()})
     parts = {f"{name}{end}" for name in packed for end in (_BLOCKS, _SCALES)}
     kept = {name: item for name, item in header.items() if name not in parts}

@@ -169,8 +169,8 @@ def bind_params(
 
 
 def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """Return a value as plain data, and errors if it does not fit the declaration of the parameter. `where`: what the
-    value is called in messages."""
+    """Return a value as plain data, and errors if it does not fit the declaration of the parameter; a value of the
+    wrong type is returned as None. `where`: what the value is called in messages."""
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
         return value, []
