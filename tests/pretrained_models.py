@@ -1,8 +1,9 @@
-"""`python -m tests.pretrained_models [--check] [CLASS ...]`: models of the installed transformers as nodes of recipes.
+"""`python -m tests.pretrained_models [--check] [--tensor] [CLASS ...]`: models of transformers as nodes of recipes.
 
 Every language model, encoder and vision model is made from a tiny random config, written by `save_pretrained`, read by
-`from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. The
-table is docs/transformers-models.md. With CLASS: the rows of those alone. With --check: the page is only compared.
+`from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. A
+language model is also divided over two ranks of `tensor`. The table is docs/transformers-models.md. With CLASS: the
+rows of those alone. With --check: the page is only compared. With --tensor: only the column `tensor: 2` is made.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
+import re
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +30,27 @@ import yaml
 from transformers.models.auto import modeling_auto as auto
 
 import declarative_train as dt
+from declarative_train.core.cuts import LayerCut
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.export.export import export
+from declarative_train.packs.pretrained.libraries.modules.division import UNNAMED
+from declarative_train.packs.pretrained.libraries.modules.node import bare
+from declarative_train.packs.pretrained.libraries.transformers import Transformers
+from tests.thread_ranks import SIZE, compare, use_float64
 
 PAGE = Path(__file__).parent.parent / "docs" / "transformers-models.md"
 ROWS, TOKENS, VOCABULARY, SIDE, CLASSES = 16, 16, 64, 64, 3
 MOST_PARAMETERS = 20_000_000
 LIMIT_S = 120
 WORKS = "yes"
+TENSOR_KIND = "Language models"
+TENSOR = """\
+The column `tensor: 2` has the share of the parameters that two ranks of the axis `tensor` divide, by the library's
+`base_model_tp_plan`, and why attention, a feed-forward network or an embedding stays whole. {shares} of {rows} are
+divided: outputs and gradients are those of the undivided model, to 1e-9 in float64. The library's
+`base_model_pp_plan` is not used for any class, since a node is in one stage of a pipeline, and its
+`base_model_ep_plan` is not, since the axis `expert` divides layers `moe` only; `tensor` divides experts by features.\
+"""
 
 _SIZES = {
     32: "hidden_size d_model n_embd dim emb_dim embedding_size embed_dim encoder_hidden_size decoder_hidden_size "
@@ -303,7 +322,64 @@ def walk_apart(model: Model) -> str:
             os.chdir(before)
 
 
-def page(results: dict[Model, str]) -> str:
+def divide(model: Model) -> str:
+    """Return the share of the parameters that two ranks of `tensor` divide, and why others stay whole; or why it does
+    not work."""
+    try:
+        with failing("transformers cannot make it from a tiny config"):
+            config = config_of(model)
+            if count_parameters(getattr(transformers, model.name), config) > MOST_PARAMETERS:
+                raise FailureError("not tried: no tiny config")
+        data = {"type": "transformers", "config": json.loads(config.to_json_string()), "architecture": model.name}
+        layer, inputs = Transformers.from_data(data), {"main": TensorSpec((TOKENS,), "int64", num_values=VOCABULARY)}
+        with failing("refused"):
+            module = bare(layer, inputs)
+            cut = layer.cut("inside", inputs, SIZE)
+        if not isinstance(cut, LayerCut):
+            return f"whole: {cut}"
+        tokens = torch.randint(3, VOCABULARY, (2, TOKENS), generator=torch.Generator().manual_seed(0))
+        has_experts = any(part.kind == "hidden" for part in cut.parts.values())  # float64 has no grouped product
+        is_narrow = model.name in IN_FLOAT32
+        tried = [*[(torch.float64, 1e-9)] * (not is_narrow), *[(torch.float32, 1e-3)] * (is_narrow or has_experts)]
+        for dtype, most in tried:
+            with failing(f"in {dtype}"), use_float64():
+                if (difference := compare(layer, inputs, tokens, dtype)) > most:
+                    raise FailureError(f"differs by {difference:.0e} in {dtype}")
+    except FailureError as problem:
+        return str(problem)
+    named = dict(module.named_parameters())
+    share = sum(item.numel() for name, item in named.items() if name in cut.parameters) / sum(
+        item.numel() for item in named.values()
+    )
+    reasons = dict.fromkeys(_WITHOUT_NUMBERS.sub("*", part.reason) for part in cut.parts.values() if part.reason)
+    reasons.pop(UNNAMED, None)
+    return "; ".join([f"{share:.0%}{', compared in float32' * is_narrow}", *reasons])
+
+
+IN_FLOAT32 = ("Inkling2ForCausalLM", "KimiLinearForCausalLM")
+"""Classes whose code does not compute in float64, or takes minutes to."""
+_WITHOUT_NUMBERS = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def divide_apart(model: Model) -> str:
+    """Divide a model, and print nothing."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return divide(model).replace("|", "/")
+
+
+def divide_all(models: Sequence[Model]) -> Iterator[tuple[Model, str]]:
+    """Yield (model, result of `divide`), from two processes."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=silence) as pool:
+        yield from zip(models, pool.map(divide_apart, models), strict=True)
+
+
+def silence() -> None:
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
+def page(results: dict[Model, str], divided: dict[str, str]) -> str:
     """Return the text of the page."""
     passed = sum(each == WORKS for each in results.values())
     lines = [
@@ -319,34 +395,54 @@ def page(results: dict[Model, str]) -> str:
         "`python -m tests.pretrained_models`.",
     ]
     for kind in dict.fromkeys(each.kind for each in results):
-        lines += ["", f"## {kind}", "", "| class | `model_type` | passes |", "|---|---|---|"]
         rows = sorted((each for each in results if each.kind == kind), key=lambda each: each.name.lower())
-        lines += [f"| {each.name} | {each.type} | {results[each]} |" for each in rows]
+        if kind != TENSOR_KIND:
+            lines += ["", f"## {kind}", "", "| class | `model_type` | passes |", "|---|---|---|"]
+            lines += [f"| {each.name} | {each.type} | {results[each]} |" for each in rows]
+            continue
+        shares = sum(divided[each.name][0].isdigit() for each in rows)
+        lines += ["", f"## {kind}", "", *TENSOR.format(shares=shares, rows=len(rows)).splitlines(), ""]
+        lines += ["| class | `model_type` | passes | `tensor: 2` |", "|---|---|---|---|"]
+        lines += [f"| {each.name} | {each.type} | {results[each]} | {divided[each.name]} |" for each in rows]
     return "\n".join([*lines, ""])
 
 
 def rows_of(text: str) -> dict[str, str]:
     """Return what a page has of each class."""
-    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {name: result for name, _, result in cells if name != "class"}
+    return {name: cells[0] for name, cells in _cells(text)}
+
+
+def divisions_of(text: str) -> dict[str, str]:
+    """Return what a page has in the column `tensor: 2`, by class."""
+    return {name: cells[1] for name, cells in _cells(text) if len(cells) > 1}
+
+
+def _cells(text: str) -> Iterator[tuple[str, list[str]]]:
+    for line in text.splitlines():
+        if line.startswith("| ") and not line.startswith("| class"):
+            name, _, *cells = line.strip("| ").split(" | ")
+            yield name, cells
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.pretrained_models")
     parser.add_argument("names", nargs="*", metavar="CLASS")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--tensor", action="store_true")
     given = parser.parse_args(arguments)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    silence()
+    chosen = [model for model in models() if not given.names or model.name in given.names]
     walked: dict[Model, str] = {}
-    for model in models():
-        if not given.names or model.name in given.names:
-            walked[model] = walk_apart(model).replace("|", "/")
-            print(f"{model.name}: {walked[model]}", flush=True)
+    for model in chosen if not given.tensor else ():
+        walked[model] = walk_apart(model).replace("|", "/")
+        print(f"{model.name}: {walked[model]}", flush=True)
     before = PAGE.read_text() if PAGE.exists() else ""
-    known = rows_of(before)
-    text = page({each: walked.get(each, known.get(each.name, "not tried")) for each in models()})
+    known, divided = rows_of(before), divisions_of(before)
+    for model, result in divide_all([each for each in chosen if each.kind == TENSOR_KIND]):
+        divided[model.name] = result
+        print(f"{model.name}, tensor 2: {result}", flush=True)
+    results = {each: walked.get(each, known.get(each.name, "not tried")) for each in models()}
+    text = page(results, {each.name: divided.get(each.name, "not tried") for each in results})
     if given.check and text != before:
         print(f"{PAGE.name} differs from what is found: run `python -m tests.pretrained_models`")
         return 1

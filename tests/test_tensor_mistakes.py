@@ -75,7 +75,7 @@ def _own_only(sharing: Any, place: Any, gradients: Any) -> Any:
 
 def _untied(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = divided.set_cuts
-    monkeypatch.setattr(tensor, "set_cuts", lambda part, cuts, made: whole(part, cuts, {}))
+    monkeypatch.setattr(divided, "set_cuts", lambda part, cuts, made: whole(part, cuts, {}))
 
 
 def _one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,14 @@
 """Ranks of the `tensor` axis as threads of this process: each has its part of a model, and they exchange tensors
-through memory. `compare(plan)` says how far their outputs and gradients are from those of the undivided model.
+through memory. `compare` says how far their outputs and gradients are from those of the undivided model.
 
-Models of transformers compute norms and probabilities in float32, whose rounding hides small differences; `doubled`
+Models of transformers compute norms and probabilities in float32, whose rounding hides small differences; `use_float64`
 makes them compute in float64.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +17,16 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from declarative_train.components.layers.modules.divided import find_cuts
-from declarative_train.engine.axes.tensor import divide
-from declarative_train.engine.collectives import MeshPosition
-from declarative_train.engine.step.model_preparation import BuiltModel, fill, whole_model
+from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters
+from declarative_train.core.cuts import LayerCut, RankCut
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.engine.collectives import MeshPosition, Ranks
+from declarative_train.engine.step.model_preparation import materialise
 from declarative_train.graph.initialise import blocks_of
-from declarative_train.plan.plan import Plan
+from declarative_train.packs.pretrained.libraries.modules.node import build_node, draw_model
+from declarative_train.packs.pretrained.libraries.transformers import Transformers
 
+SIZE = 2
 LIMIT_S = 100
 
 
@@ -42,7 +45,7 @@ class Meeting:
         return found
 
 
-class ThreadPeers:
+class ThreadPeers(Ranks):
     """`Peers` of one thread."""
 
     def __init__(self, meeting: Meeting, rank: int, size: int) -> None:
@@ -55,7 +58,7 @@ class ThreadPeers:
         return torch.cat(self._meeting.exchange(self.rank, tensor), -1)
 
 
-def on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> None:
+def run_on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> None:
     """Run a function in each thread. Raises the first exception."""
     failures: list[BaseException] = []
 
@@ -78,11 +81,11 @@ def on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> None:
 
 
 @contextmanager
-def doubled() -> Iterator[None]:
+def use_float64() -> Iterator[None]:
     """Keep tensors of float64 when a library's code asks for float32."""
 
-    def kept(call: Any) -> Any:
-        def called(x: Tensor, *given: Any, **named: Any) -> Any:
+    def keep(call: Any) -> Any:
+        def call_kept(x: Tensor, *given: Any, **named: Any) -> Any:
             if x.dtype == torch.float64:
                 given = tuple(torch.float64 if each is torch.float32 else each for each in given)
                 named = {key: torch.float64 if each is torch.float32 else each for key, each in named.items()}
@@ -90,15 +93,15 @@ def doubled() -> Iterator[None]:
                     return x
             return call(x, *given, **named)
 
-        return called
+        return call_kept
 
     whole_float = Tensor.float
     with (
-        mock.patch.object(Tensor, "float", kept(Tensor.float)),
-        mock.patch.object(Tensor, "to", kept(Tensor.to)),
-        mock.patch.object(Tensor, "type", kept(Tensor.type)),
-        mock.patch.object(Tensor, "softmax", kept(Tensor.softmax)),
-        mock.patch.object(nn.functional, "softmax", kept(nn.functional.softmax)),
+        mock.patch.object(Tensor, "float", keep(Tensor.float)),
+        mock.patch.object(Tensor, "to", keep(Tensor.to)),
+        mock.patch.object(Tensor, "type", keep(Tensor.type)),
+        mock.patch.object(Tensor, "softmax", keep(Tensor.softmax)),
+        mock.patch.object(nn.functional, "softmax", keep(nn.functional.softmax)),
     ):
         yield
 
@@ -109,65 +112,78 @@ def place_of(peers: ThreadPeers) -> MeshPosition:
     return place  # type: ignore[no-any-return]
 
 
-def compare(plan: Plan, tokens: Tensor, path: str = "net", *, dtype: torch.dtype) -> float:
-    """Return the largest difference of the ranks' outputs and gradients of the node `path` from those of the undivided
-    model, relative to the largest value of each tensor, with a floor of 1e-6 of the largest one. Raises AssertionError
-    for a start value that differs."""
-    cuts, size = plan.layout.cuts, plan.layout.size("tensor")
-    assert cuts is not None
-    meeting = Meeting(size)
-    models = []
-    for rank in range(-1, size):
-        held = whole_model(plan)
-        if rank >= 0:
-            divide(held, cuts, place_of(ThreadPeers(meeting, rank, size)))
-        fill(held, plan, torch.device("cpu"), alone=True)
-        models.append(_node(held, path, dtype))
-    whole, *ranks = models
-    inputs = [tokens, *[None] * (len(whole._dtrain_layer.ports) - 1)]  # type: ignore[union-attr, arg-type]
-    wanted, gradients = _step(whole, inputs)
-    own = {f"{path}.{name}": item for name, item in whole.named_parameters()}
-    found: list[Any] = [None] * size
+def compare(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype) -> float:
+    """Return the largest difference of two ranks' outputs and gradients from those of the undivided model, relative to
+    the largest value of each tensor, with a floor of 1e-6 of the largest gradient. The model is in evaluation mode,
+    since threads would draw different random numbers."""
+    cut, meeting = layer.cut("inside", inputs, SIZE), Meeting(SIZE)
+    assert isinstance(cut, LayerCut)
+    whole = build_node(layer, inputs)
+    whole.load_state_dict(draw_model(layer, inputs, 0).state_dict())
+    ranks = [_divide(layer, inputs, cut, ThreadPeers(meeting, rank, SIZE), whole) for rank in range(SIZE)]
+    given = [tokens, *[None] * (len(layer.ports) - 1)]
+    for model in (whole, *ranks):
+        _prepare(model, dtype)
+    outputs: list[Any] = [None] * SIZE
 
     def call(rank: int) -> Callable[[], None]:
         def step() -> None:
-            found[rank] = _step(ranks[rank], inputs)
+            outputs[rank] = _step(ranks[rank], given)
 
         return step
 
-    on_threads(meeting, [call(rank) for rank in range(size)])
-    largest = max(_difference(wanted, outputs, float(wanted.abs().max())) for outputs, _ in found)
+    wanted, gradients = _step(whole, given)
+    run_on_threads(meeting, [call(rank) for rank in range(SIZE)])
+    largest = max(_difference(wanted, output, float(wanted.abs().max())) for output, _ in outputs)
     top = max(float(item.abs().max()) for item in gradients.values() if item is not None)
-    rank_cuts = [find_cuts(nn.ModuleDict({path: rank})) for rank in ranks]
     for name, gradient in gradients.items():
-        parts = [each[name] for _, each in found]
+        parts = [found[name] for _, found in outputs]
         if gradient is None:
             assert all(part is None for part in parts), name
             continue
-        full = f"{path}.{name}"
-        if full in cuts.summed:
-            parts = [sum(parts)] * size
-        size_ = max(float(gradient.abs().max()), 1e-6 * top)
+        if name in cut.summed:
+            parts = [sum(parts)] * SIZE
+        scale = max(float(gradient.abs().max()), 1e-6 * top)
         for rank, part in enumerate(parts):
-            held_part, cut = dict(ranks[rank].named_parameters())[name], rank_cuts[rank].get(full)
-            if cut is None:
-                assert torch.equal(held_part, own[full]), f"start value of {name}"
-                largest = max(largest, _difference(gradient, part, size_))
+            if name not in cut.parameters:
+                largest = max(largest, _difference(gradient, part, scale))
                 continue
-            for values, first in blocks_of(held_part.detach(), cut):
-                place_ = tuple(slice(at, at + length) for at, length in zip(first, values.shape, strict=True))
-                assert torch.equal(values, own[full].detach()[place_]), f"start value of {name}"
-            for values, first in blocks_of(part, cut):
-                place_ = tuple(slice(at, at + length) for at, length in zip(first, values.shape, strict=True))
-                largest = max(largest, _difference(gradient[place_], values, size_))
+            for values, first in blocks_of(part, RankCut(cut.parameters[name], rank, SIZE)):
+                largest = max(largest, _difference(_block(gradient, first, values), values, scale))
     return largest
 
 
-def _node(held: BuiltModel, path: str, dtype: torch.dtype) -> nn.Module:
-    node: Any = held.model.get_submodule(path).to(dtype).train()
-    if dtype == torch.float64 and callable(choose := getattr(node, "set_experts_implementation", None)):
+def _divide(
+    layer: Transformers, inputs: Mapping[str, TensorSpec], cut: LayerCut, peers: ThreadPeers, whole: nn.Module
+) -> nn.Module:
+    """Return one rank's part of a model, with the values of `whole`."""
+    with torch.device("meta"):
+        module: Any = build_node(layer, inputs)
+    module.divide_parts({name: part.kind for name, part in cut.parts.items() if part.kind}, TensorRanks(peers))
+    cuts = {name: RankCut(each, peers.rank, peers.size) for name, each in cut.parameters.items()}
+    cut_parameters(module, cuts)
+    materialise([module], torch.device("cpu"))
+    module.reset_buffers()
+    own = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, values in whole.named_parameters():
+            if name not in cuts:
+                own[name].copy_(values)
+                continue
+            for block, first in blocks_of(own[name], cuts[name]):
+                block.copy_(_block(values, first, block))
+    return module  # type: ignore[no-any-return]
+
+
+def _block(whole: Tensor, first: Sequence[int], block: Tensor) -> Tensor:
+    """Return the part of `whole` that begins at `first` and has the shape of `block`."""
+    return whole[tuple(slice(at, at + length) for at, length in zip(first, block.shape, strict=True))]
+
+
+def _prepare(model: Any, dtype: torch.dtype) -> None:
+    model.to(dtype).eval()
+    if dtype == torch.float64 and callable(choose := getattr(model, "set_experts_implementation", None)):
         choose("eager")  # the grouped product has no float64
-    return node  # type: ignore[no-any-return]
 
 
 def _step(model: nn.Module, inputs: Sequence[Tensor | None]) -> tuple[Tensor, dict[str, Tensor | None]]:
@@ -177,6 +193,6 @@ def _step(model: nn.Module, inputs: Sequence[Tensor | None]) -> tuple[Tensor, di
     return output.detach(), {name: item.grad for name, item in model.named_parameters()}
 
 
-def _difference(wanted: Tensor, found: Tensor, size: float) -> float:
+def _difference(wanted: Tensor, found: Tensor, scale: float) -> float:
     assert found.shape == wanted.shape
-    return float((found - wanted).abs().max()) / max(size, 1e-30) if wanted.numel() else 0.0
+    return float((found - wanted).abs().max()) / max(scale, 1e-30) if wanted.numel() else 0.0

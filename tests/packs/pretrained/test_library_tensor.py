@@ -16,6 +16,7 @@ from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.core.cuts import NodeCut, ParameterCut
 from declarative_train.engine.axes.tensor import divide
 from declarative_train.engine.step.model_preparation import fill, whole_model
+from declarative_train.graph.read import read_layer
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.libraries import files as read_files
 from declarative_train.plan.plan import Plan
@@ -23,7 +24,7 @@ from tests.engine.made_recipes import compiled, merged
 from tests.engine.parity import largest_difference, record
 from tests.engine.runs import assert_same_tensors, checkpoints, go
 from tests.packs.pretrained import library_models as made
-from tests.thread_ranks import Meeting, ThreadPeers, compare, doubled, place_of
+from tests.thread_ranks import Meeting, ThreadPeers, compare, place_of, use_float64
 
 TWO = {"parallelism": {"tensor": 2}, "layout": {"gpus": 2}}
 WAYS: dict[str, dict[str, Any]] = {
@@ -64,9 +65,9 @@ CELLS = [
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "way"), CELLS)
 def test_gradients_are_those_of_one_process(folder: Path, name: str, way: str) -> None:
-    """After a clipped step of AdamW, too."""
+    """Compare three clipped steps of AdamW."""
     recipe = recipe_of(CONFIGS[name])
-    with doubled():
+    with use_float64():
         wanted, found = record(folder, recipe), record(folder, merged(recipe, WAYS[way]))
     assert largest_difference(wanted, found) <= 1e-10
     assert found.losses == pytest.approx(wanted.losses, rel=1e-12)
@@ -80,7 +81,7 @@ def plan_of(folder: Path, recipe: dict[str, Any]) -> Plan:
 
 @pytest.mark.timeout(200)
 def test_the_plan_has_the_cut_of_each_parameter_or_the_reason(folder: Path) -> None:
-    """Of a model with one key head, whose attention stays whole while the rest is divided."""
+    """Keep the attention of a model with one key head whole, and divide the rest."""
     cuts = compiled(folder, merged(recipe_of(CONFIGS["llama"] | {"num_key_value_heads": 1}), TWO)).layout.cuts
     assert cuts is not None
     assert cuts.nodes == {"net": NodeCut("inside")}
@@ -124,9 +125,11 @@ def test_experts_are_divided_by_their_features(folder: Path) -> None:
     assert cuts["net.model.layers.0.mlp.experts.gate_up_proj"] == ParameterCut(1, (16, 16))
     assert cuts["net.model.layers.0.mlp.experts.down_proj"] == ParameterCut(2, (16,))
     tokens = torch.randint(0, 64, (2, made.TOKENS), generator=torch.Generator().manual_seed(0))
-    with doubled():
-        assert compare(plan, tokens, dtype=torch.float64) <= 1e-10
-    assert compare(plan, tokens, dtype=torch.float32) <= 1e-4  # with the grouped product
+    layer: Any = plan.graph.node("net").component
+    layer, inputs = read_layer(layer), {"main": plan.graph.specs()["tokens"]}
+    with use_float64():
+        assert compare(layer, inputs, tokens, torch.float64) <= 1e-10
+    assert compare(layer, inputs, tokens, torch.float32) <= 1e-4  # with the grouped product
 
 
 @pytest.mark.timeout(200)
@@ -136,7 +139,7 @@ def test_a_rank_reads_only_its_rows_of_published_files(folder: Path, monkeypatch
     plan, seen = compiled(folder, recipe), list[tuple[str, int, int | None]]()
     real = read_files.tensor_origin
 
-    def watched(name: str, header: read_files.Header) -> read_files.TensorOrigin:
+    def watch(name: str, header: read_files.Header) -> read_files.TensorOrigin:
         origin = real(name, header)
 
         def read(first: int, count: int | None) -> torch.Tensor:
@@ -145,7 +148,7 @@ def test_a_rank_reads_only_its_rows_of_published_files(folder: Path, monkeypatch
 
         return origin._replace(read=read)
 
-    monkeypatch.setattr("declarative_train.packs.pretrained.libraries.modules.conversion.tensor_origin", watched)
+    monkeypatch.setattr("declarative_train.packs.pretrained.libraries.modules.conversion.tensor_origin", watch)
     monkeypatch.setattr("declarative_train.packs.pretrained.libraries.modules.node._BARE", {})
     held = whole_model(plan)
     assert plan.layout.cuts is not None
@@ -170,7 +173,7 @@ def test_a_checkpoint_goes_on_in_another_layout(tmp_path: Path, before: str, aft
         merged(recipe_of(CONFIGS["qwen3"]), {"name": "made", "training": {"steps": 6}}),
         WAYS | {"single": {}},
     )
-    with doubled():
+    with use_float64():
         straight = go(tmp_path, recipe, ways[after])
         first = go(tmp_path, recipe, ways[before], max_steps=3)
         moved = tmp_path / "first"
@@ -184,7 +187,7 @@ def test_a_checkpoint_goes_on_in_another_layout(tmp_path: Path, before: str, aft
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_export_has_the_values_of_the_run(folder: Path) -> None:
-    """To the bit, and transformers reads it; the start values are those of one process to the bit."""
+    """Compare all tensors to the bit; transformers reads them."""
     import transformers
 
     base = made.publish("qwen3", folder / "qwen3")
@@ -208,6 +211,6 @@ def test_adapters_are_divided_with_the_model(folder: Path) -> None:
         "net": {"adapter": {"type": "lora", "rank": 2}},
         "lora_B": {"init": {"type": "normal", "std": 0.3}},
     }
-    with doubled():
+    with use_float64():
         wanted, found = record(folder, recipe), record(folder, merged(recipe, TWO))
     assert largest_difference(wanted, found) <= 1e-10

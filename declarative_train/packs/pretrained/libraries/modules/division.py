@@ -9,6 +9,7 @@ or activation that reads a part of the features has gradients that the ranks sum
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -31,7 +32,7 @@ from declarative_train.packs.pretrained.libraries.modules.node import (
 
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "num_kv_heads")
 _OF_ATTENTION = ("head_dim", "qk_head_dim", "num_key_value_groups", *_HEADS)
-_UNNAMED = "the library's plan leaves it whole"
+UNNAMED = "the library's plan leaves it whole"
 
 
 class _WholeError(Exception):
@@ -72,13 +73,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
     else:
         return failure
     for name, shape in wanted.items():  # a norm or an activation of which each rank has a part of the input
-        if name not in cuts and found[name] != shape:
-            cuts[name] = LayerCut("shared", {})
-    for name, cut in cuts.items():
-        if cut.kind == "shared":
-            module, is_part = model.get_submodule(name), found.get(name) != wanted.get(name)
-            own = tuple(each for each, _ in module.named_parameters(recurse=False))
-            cuts[name] = LayerCut("shared", {}, own if is_part else ())
+        if name not in cuts and found.get(name, shape) != shape:
+            cuts[name] = _Part(model, name, size, plan).share()
     return _join_parts(model, cuts, whole, styles)
 
 
@@ -115,7 +111,7 @@ def _join_parts(
         if name in cuts:
             parts[name] = NodeCut(cuts[name].kind)
         elif next(module.parameters(recurse=False), None) is not None:
-            parts[name] = NodeCut("", whole.get(_group_of(name), _UNNAMED) if name in styles else _UNNAMED)
+            parts[name] = NodeCut("", whole.get(_group_of(name), UNNAMED) if name in styles else UNNAMED)
     summed = tuple(f"{name}.{each}" for name, found in cuts.items() for each in found.summed)
     return LayerCut("inside", parameters, summed, parts=parts)
 
@@ -155,18 +151,24 @@ def _trace(
     shapes: dict[str, tuple[int, ...]] = {}
 
     def watch(name: str, part: nn.Module) -> None:
-        def seen(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             tensors = [each for each in (*given, *named.values()) if isinstance(each, Tensor)]
             if tensors:
                 shapes.setdefault(name, tuple(tensors[0].shape))
 
-        part.register_forward_pre_hook(seen, with_kwargs=True)
+        part.register_forward_pre_hook(note, with_kwargs=True)
 
     for name, part in module.named_modules():
         if name and next(part.parameters(recurse=False), None) is not None:
             watch(name, part)
-    with without_memory(module), torch.no_grad():
-        output = module(*(sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of a failure
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with without_memory(module), torch.no_grad():
+            output = module(*(sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+    finally:
+        log.setLevel(level)
     return shapes | {"": tuple(output.shape)}
 
 
@@ -211,7 +213,7 @@ class _Part:
             raise _WholeError(f"the library's plan has the style `{style}` for `{self._path}`, which is not supported")
         return _STYLES[style](self)
 
-    def columns(self) -> LayerCut:
+    def cut_columns(self) -> LayerCut:
         owner = self._model.get_submodule(self._path.rpartition(".")[0])
         for name, _ in owner.named_parameters(recurse=False):
             if _generic(f"{self._path.rpartition('.')[0]}.{name}") not in self._plan:
@@ -219,39 +221,42 @@ class _Part:
         self._check_heads()
         return self._linear("columns", 0)
 
-    def gathered(self) -> LayerCut:
+    def cut_and_gather(self) -> LayerCut:
         return self._linear("gathered", 0)
 
-    def rows(self) -> LayerCut:
+    def cut_rows(self) -> LayerCut:
         return self._linear("rows", 1)
 
-    def split(self) -> LayerCut:
+    def cut_split(self) -> LayerCut:
         return self._linear("split", 1)
 
-    def vocabulary(self) -> LayerCut:
+    def cut_vocabulary(self) -> LayerCut:
         return self._embedding("vocabulary", 0)
 
-    def embedding_columns(self) -> LayerCut:
+    def cut_embedding_columns(self) -> LayerCut:
         return self._embedding("gathered", 1)
 
-    def shared(self) -> LayerCut:
+    def share(self) -> LayerCut:
+        return LayerCut("shared", {}, tuple(name for name, _ in self._module.named_parameters(recurse=False)))
+
+    def keep_whole(self) -> LayerCut:
         return LayerCut("shared", {})
 
-    def shared_output(self) -> LayerCut:
+    def share_output(self) -> LayerCut:
         """Return the division of a projection to a latent and to rotary keys, which the heads of all ranks read."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})
 
-    def hidden(self) -> LayerCut:
+    def cut_experts(self) -> LayerCut:
         """Return the division of the part as experts of a layer, by their hidden features."""
         return LayerCut("hidden", self._own())
 
-    def local(self) -> LayerCut:
+    def cut_own_parameters(self) -> LayerCut:
         """Return the division of the parameters that a module has itself, such as the sinks of attention."""
         return LayerCut("heads", self._own())
 
-    def identity(self) -> LayerCut:
+    def share_identity(self) -> LayerCut:
         if not isinstance(self._module, nn.Identity):
             raise _WholeError(f"`{self._path}` is not an identity")
         return LayerCut("hidden", {})
@@ -270,6 +275,8 @@ class _Part:
                 continue
             if style not in _OF_PARAMETERS:
                 raise _WholeError(f"the library's plan has the style `{style}` for `{name}`, which is not supported")
+            if "gate_up" in name and style in ("colwise", "rowwise"):
+                raise _WholeError(f"`{name}` joins two projections, and the library's plan divides it as one")
             from_end, pieces = _OF_PARAMETERS[style]
             dim = max(0, parameter.dim() - from_end)
             cuts[name] = self._parameter(name, dim, pieces)
@@ -286,6 +293,8 @@ class _Part:
     def _embedding(self, kind: CutKind, dim: int) -> LayerCut:
         if not isinstance(self._module, nn.Embedding):
             raise _WholeError(f"`{self._path}` is a `{type(self._module).__name__}`, not an embedding")
+        if len(list(self._module.parameters())) > 1:  # their gradients would be those of some words
+            raise _WholeError(f"`{self._path}` has more parameters than its table")
         return LayerCut(kind, {"weight": self._parameter("weight", dim)})
 
     def _parameter(self, name: str, dim: int, pieces: int = 1) -> ParameterCut:
@@ -312,21 +321,21 @@ class _Part:
 
 
 _STYLES: dict[str, Callable[[_Part], LayerCut]] = {
-    "all_reduce": _Part.hidden,
-    "colwise": _Part.columns,
-    "colwise_gather_output": _Part.gathered,
-    "colwise_rep": _Part.gathered,
-    "embedding_colwise": _Part.embedding_columns,
-    "embedding_rowwise": _Part.vocabulary,
-    "local_params": _Part.local,
-    "mla_kv_a_proj": _Part.shared_output,
-    "moe_identity_expert": _Part.identity,
-    "moe_tp_experts": _Part.hidden,
-    "replicate": _Part.shared,
-    "replicated_with_grad_allreduce": _Part.shared,
-    "rowwise": _Part.rows,
-    "rowwise_rep": _Part.split,
-    "rowwise_split_input": _Part.split,
+    "all_reduce": _Part.cut_experts,
+    "colwise": _Part.cut_columns,
+    "colwise_gather_output": _Part.cut_and_gather,
+    "colwise_rep": _Part.cut_and_gather,
+    "embedding_colwise": _Part.cut_embedding_columns,
+    "embedding_rowwise": _Part.cut_vocabulary,
+    "local_params": _Part.cut_own_parameters,
+    "mla_kv_a_proj": _Part.share_output,
+    "moe_identity_expert": _Part.share_identity,
+    "moe_tp_experts": _Part.cut_experts,
+    "replicate": _Part.keep_whole,
+    "replicated_with_grad_allreduce": _Part.share,
+    "rowwise": _Part.cut_rows,
+    "rowwise_rep": _Part.cut_split,
+    "rowwise_split_input": _Part.cut_split,
 }
 """Divisions of modules by the styles of the library's plans."""
 
