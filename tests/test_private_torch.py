@@ -16,11 +16,12 @@ from tests.house import PACKAGE, ROOT
 from tests.test_map import FACTS
 
 MOST_ROWS = 10
-# of other libraries: documented methods of named tuples, and what transformers, fsspec and optuna name no other way
+# of other libraries: documented methods of named tuples, and what transformers, fsspec, optuna and torchao name no other
+# way
 OF_OTHERS = {
     *("_asdict", "_exit", "_make", "_replace"),
     *("_adjust_missing_and_unexpected_keys", "_attn_implementation", "_from_config", "_no_split_modules"),
-    *("_find", "_strip_protocol", "_trial_id"),
+    *("_find", "_strip_protocol", "_subclass_zeros", "_trial_id"),
 }
 # what modules and tensors of torch have, also where a class of the package has an attribute of that name
 OF_TORCH = {*dir(nn.LSTM(1, 1)), *dir(torch.empty(0)), *dir(nn.Parameter())}

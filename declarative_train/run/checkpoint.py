@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,8 +148,7 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return why this rank's current save is not progressing; None if it is, or if the reason was already
-        returned."""
+        """Return why this rank's current save is not progressing; None if it is, or if that was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -170,7 +168,7 @@ class Checkpoints:
     def settle(self) -> None:
         """Wait for the current save, but not longer than a time limit: this process is about to exit with a failure."""
         if self._under_way is not None:
-            wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
+            wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
         """Return the data that this rank writes; None if it writes nothing. Arguments are those of `save`."""

@@ -89,6 +89,6 @@ def execute(
         yield from after.final()
     values, value_steps = after.summary()
     yield from after.warn_of_nan(values)
-    if (waiting := meter.much_waiting(plan.data.workers, len(plan.layout.ranks))) is not None:
+    if (waiting := meter.much_waiting(plan.data.workers, len(plan.layout.ranks) // plan.layout.num_nodes)) is not None:
         yield Notice(waiting, time.time())
     yield RunEnded(state.step, status, values, meter.seconds(), time.time(), value_steps)

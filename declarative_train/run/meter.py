@@ -93,13 +93,13 @@ class Meter:
             step_s=step_s,
         )
 
-    def much_waiting(self, workers: int, num_ranks: int) -> str | None:
+    def much_waiting(self, workers: int, num_local: int) -> str | None:
         """Return a message with advice if this rank waited for data for much of its time; otherwise None. `workers`:
-        the plan's `data.workers`. `num_ranks`: number of ranks; all are assumed to share the cores of this machine."""
+        the plan's `data.workers`. `num_local`: number of ranks that share the cores of this machine."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
-        has_cores = num_cores() > max(workers, 1) * num_ranks
+        has_cores = num_cores() > max(workers, 1) * num_local
         advice = f"raise `data.workers`, now {workers}" if has_cores else "no CPU core is free for more `data.workers`"
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 

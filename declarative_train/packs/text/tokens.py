@@ -392,8 +392,7 @@ class TokensField(Field):
 
 
 class _TokenizerTally(Tally):
-    """Record of the tokenizer as statistics of a field, for use when the tokenizer's file is missing. It reads no
-    rows."""
+    """Record of the tokenizer as statistics of a field, for use when its file is missing. It reads no rows."""
 
     needs_rows = False
 
