@@ -16,8 +16,8 @@ from tests.house import PACKAGE, ROOT
 from tests.test_map import FACTS
 
 MOST_ROWS = 10
-# of other libraries: documented methods of named tuples, and what transformers, fsspec, optuna and torchao name no other
-# way
+# of other libraries: documented methods of named tuples, and what transformers, fsspec, optuna and torchao name in no
+# other way
 OF_OTHERS = {
     *("_asdict", "_exit", "_make", "_replace"),
     *("_adjust_missing_and_unexpected_keys", "_attn_implementation", "_from_config", "_no_split_modules"),
