@@ -170,7 +170,7 @@ class PreparedSet:
 
     def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         """Return, by field, windows of `length` consecutive rows from each of `starts` on, with only those rows of a
-        window that the field uses."""
+        window that the field uses. Raises BadSampleError."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:

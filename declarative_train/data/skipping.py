@@ -125,7 +125,8 @@ class Skips:
 
 
 def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Convert the text columns that a field reads as numbers; values that are not numbers become missing."""
+    """Convert the text columns that a tensor field reads as numbers, if the table is in memory; values that are not
+    numbers become missing."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
