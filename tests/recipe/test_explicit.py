@@ -39,6 +39,7 @@ LARGE = (
     "distil_llama",
     "orpo_chat",
     "reward_chat",
+    "embed_chat",
 )
 OF_FILES: dict[str, Any] = {
     "files": (),
