@@ -214,7 +214,6 @@ class Engine:
         ranks."""
         if not training:
             self.synchronize_buffers()
-            self.switch_weights(trains=False)
         for module in self.modules:
             set_training(module, training)
 
@@ -232,7 +231,8 @@ class Engine:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Average running statistics over the ranks. Call it before saving."""
+        """Average running statistics over the ranks, and choose the weights of evaluations. Call it before saving."""
+        self.switch_weights(trains=False)
         if self.place.data.size > 1:
             average_buffers(self.model, self.place.data)
 

@@ -173,7 +173,6 @@ class Checkpoints:
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
         """Return the data that this rank writes; None if it writes nothing. Arguments are those of `save`."""
         self._engine.synchronize_buffers()
-        self._engine.switch_weights(trains=False)
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
         moments, numbers = optimizer_entries(self._engine)
@@ -281,8 +280,7 @@ class Checkpoints:
 
         self._engine.switch_weights(trains=False)  # as saved
         records = entry.manifest.get("base", [])
-        wanted = model_tensors(self._engine.model)
-        packed = find_packed(self._engine.model)
+        wanted, packed = model_tensors(self._engine.model), find_packed(self._engine.model)
         in_base = {f"model/{name}" for name in frozen_base.names_in(records)}
         for record in records if with_base else ():
             source = frozen_base.source_of(record, entry.path)
