@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     assert done.returncode == 0, done.stderr[-2000:]
     if str(FOLDER / "gguf-py") not in sys.path:
         sys.path.append(str(FOLDER / "gguf-py"))
-    from gguf import GGUFReader
-
-    reader = GGUFReader(out)
+    reader = import_module("gguf").GGUFReader(out)
     # the others name the folder and count fields
     sizes = {
         name: each.contents() for name, each in reader.fields.items() if not name.startswith(("general.", "GGUF."))
@@ -61,7 +60,8 @@ def write_tokenizer(folder: Path, size: int) -> None:
     tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="!").save_pretrained(folder)
+    fast: Any = PreTrainedTokenizerFast
+    fast(tokenizer_object=tokenizer, eos_token="!").save_pretrained(folder)
 
 
 @pytest.mark.parametrize(
