@@ -171,7 +171,7 @@ class _Deriver:
             if node.graph is not None:  # a block that is called from several places
                 body = open_blocks(node.graph, tuple(_layer_paths(node.graph)))
                 yield from _Deriver(body, f"{self._prefix}{node.name}.", self._given, {}).derive()
-            elif node.kind == "layer" and not self._repair_cut_value(node.name):
+            elif node.kind == "layer" and not self._is_divided(node.name):
                 found |= self._cut(node)
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
@@ -181,7 +181,7 @@ class _Deriver:
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
-    def _repair_cut_value(self, name: str) -> bool:
+    def _is_divided(self, name: str) -> bool:
         return isinstance(self._found.get(name), LayerCut)
 
     def _cut(self, node: Node) -> dict[str, LayerCut | str]:
@@ -274,7 +274,7 @@ class _Deriver:
             source = self._nodes.get(name)
             if source is None:
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{edge}`, which is whole")
-            if self._repair_cut_value(name):
+            if self._is_divided(name):
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, whose output is whole")
             if source.kind == "layer" and (cut := self._cut_as(source, "columns")) is not None:
                 if isinstance(cut, str):

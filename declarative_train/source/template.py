@@ -133,7 +133,7 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
         variables.resolve(name)
     values = VarValues((name, value) for name, value in variables.known.items() if value is not FAILED)
     values.from_env = frozenset(variables.from_env)
-    values.failed = frozenset(section_name for section_name in variables if section_name not in values)
+    values.failed = frozenset(name for name in variables if name not in values)
     return values, variables.diagnostics
 
 

@@ -18,7 +18,7 @@ from declarative_train.components.data import BadValueError, Column, Field, Miss
 from declarative_train.components.transform import Size
 from declarative_train.core.machine import install
 from declarative_train.core.tensor_spec import DType, TensorSpec
-from declarative_train.packs.images.transforms.sizes import Method, Sides, resized, sides
+from declarative_train.packs.images.transforms.sizes import Method, Sides, resize, sides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,7 @@ class PictureField(Field, ABC):
         return self.resize_picture(self.decode_whole(value, column, row))
 
     def resize_picture(self, picture: Any) -> Any:
-        return picture if self.size is None else resized(picture, *sides(self.size), self.filter)
+        return picture if self.size is None else resize(picture, *sides(self.size), self.filter)
 
     def decode_whole(self, value: Any, column: Column, row: int = 0) -> Any:
         """Return one value decoded as `picture` does, in the size that it has in the file."""

@@ -336,9 +336,9 @@ def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
         name = _copy_name(path)
         opened = tokenizer(path)
         for each in opened.files:
-            side_files = next((other for other in SIDE_FILES if each.endswith(other)), None)
+            side = next((other for other in SIDE_FILES if each.endswith(other)), None)
             content = opened.converted_files.get(each) or _read(each)
-            found[name if side_files is None else _side_path(name, side_files)] = content
+            found[name if side is None else _side_path(name, side)] = content
     return found
 
 

@@ -14,7 +14,7 @@ Strength = Annotated[float, Field(ge=0, le=10)]
 _PARTS = ("brightness", "contrast", "saturation")
 
 
-def enhanced(picture: Any, what: str, factor: float) -> Any:
+def enhance(picture: Any, what: str, factor: float) -> Any:
     """Return the picture with one property (`what`: brightness, contrast, saturation or sharpness) scaled by a factor;
     1.0 changes nothing. Alpha is kept."""
     from PIL import ImageEnhance
@@ -23,7 +23,7 @@ def enhanced(picture: Any, what: str, factor: float) -> Any:
     return getattr(ImageEnhance, kind)(picture).enhance(factor)
 
 
-def hue_turned(picture: Any, share: float) -> Any:
+def turn_hue(picture: Any, share: float) -> Any:
     """Return the picture with its hue rotated by `share` of the color circle."""
     import numpy as np
     from PIL import Image
@@ -81,10 +81,10 @@ class ColorJitter(Transform):
         turn = drawn.uniform(-self.hue, self.hue)
         for place in drawn.order(len(_PARTS) + 1):
             if place == len(_PARTS):
-                values = [hue_turned(each, turn) if self.hue else each for each in values]
+                values = [turn_hue(each, turn) if self.hue else each for each in values]
             elif self._amount(part := _PARTS[place]):
                 values = [
-                    each if part == "saturation" and each.mode == "L" else enhanced(each, part, factors[part])
+                    each if part == "saturation" and each.mode == "L" else enhance(each, part, factors[part])
                     for each in values
                 ]
         return values

@@ -12,45 +12,45 @@ from pydantic import Field
 
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.transform import Motion, Transform
-from declarative_train.packs.images.transforms.colours import enhanced
+from declarative_train.packs.images.transforms.colours import enhance
 from declarative_train.packs.images.transforms.turns import turning
 
 _LEVELS = 31  # strengths of a change, from none to the maximum
 Change = Callable[[Any, float], Any]
 
 
-def _sheared(across: bool) -> Change:
+def _make_shear(across: bool) -> Change:
     def change(picture: Any, amount: float) -> Any:
         """Return the picture sheared around its center; `amount`: shift per pixel of distance from the center."""
         middle = amount * (picture.height if across else picture.width) / 2
         matrix = (1, amount, -middle, 0, 1, 0) if across else (1, 0, 0, amount, 1, -middle)
-        return _mapped(picture, matrix)
+        return _map_affine(picture, matrix)
 
     return change
 
 
-def _shifted(across: bool) -> Change:
+def _make_shift(across: bool) -> Change:
     def change(picture: Any, amount: float) -> Any:
-        return _mapped(picture, (1, 0, amount, 0, 1, 0) if across else (1, 0, 0, 0, 1, amount))
+        return _map_affine(picture, (1, 0, amount, 0, 1, 0) if across else (1, 0, 0, 0, 1, amount))
 
     return change
 
 
-def _mapped(picture: Any, matrix: tuple[float, ...]) -> Any:
+def _map_affine(picture: Any, matrix: tuple[float, ...]) -> Any:
     from PIL import Image
 
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
 
 
-def _turned(picture: Any, degrees: float) -> Any:
+def _rotate(picture: Any, degrees: float) -> Any:
     return picture.rotate(degrees)
 
 
-def _enhanced(what: str) -> Change:
+def _make_enhancement(what: str) -> Change:
     def change(picture: Any, amount: float) -> Any:
         if what == "saturation" and picture.mode == "L":
             return picture
-        return enhanced(picture, what, 1 + amount)
+        return enhance(picture, what, 1 + amount)
 
     return change
 
@@ -79,15 +79,15 @@ def _of_colours(name: str) -> Change:
 
 _CHANGES: dict[str, Change] = {
     "identity": lambda picture, amount: picture,
-    "shear_x": _sheared(True),
-    "shear_y": _sheared(False),
-    "translate_x": _shifted(True),
-    "translate_y": _shifted(False),
-    "rotate": _turned,
-    "brightness": _enhanced("brightness"),
-    "saturation": _enhanced("saturation"),
-    "contrast": _enhanced("contrast"),
-    "sharpness": _enhanced("sharpness"),
+    "shear_x": _make_shear(True),
+    "shear_y": _make_shear(False),
+    "translate_x": _make_shift(True),
+    "translate_y": _make_shift(False),
+    "rotate": _rotate,
+    "brightness": _make_enhancement("brightness"),
+    "saturation": _make_enhancement("saturation"),
+    "contrast": _make_enhancement("contrast"),
+    "sharpness": _make_enhancement("sharpness"),
     "posterize": _of_colours("posterize"),
     "solarize": _of_colours("solarize"),
     "autocontrast": _of_colours("autocontrast"),
@@ -116,7 +116,7 @@ def _change(
     return name, of
 
 
-def _changed(
+def _apply_change(
     values: list[Any],
     drawn: Drawn,
     level: int,
@@ -158,10 +158,10 @@ class TrivialAugment(Transform):
     type: Literal["trivial_augment"] = "trivial_augment"
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        return _changed(values, drawn, drawn.below(_LEVELS), _WIDE)
+        return _apply_change(values, drawn, drawn.below(_LEVELS), _WIDE)
 
     def apply_to_masks(self, masks: list[Any], drawn: Drawn) -> list[Any]:
-        return _changed(masks, drawn, drawn.below(_LEVELS), _WIDE, _MOVES)
+        return _apply_change(masks, drawn, drawn.below(_LEVELS), _WIDE, _MOVES)
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
         return _motions(size, drawn, drawn.below(_LEVELS), _WIDE)
@@ -182,12 +182,12 @@ class RandAugment(Transform):
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         for _ in range(self.num_ops):
-            values = _changed(values, drawn, self.magnitude, _USUAL)
+            values = _apply_change(values, drawn, self.magnitude, _USUAL)
         return values
 
     def apply_to_masks(self, masks: list[Any], drawn: Drawn) -> list[Any]:
         for _ in range(self.num_ops):
-            masks = _changed(masks, drawn, self.magnitude, _USUAL, _MOVES)
+            masks = _apply_change(masks, drawn, self.magnitude, _USUAL, _MOVES)
         return masks
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:

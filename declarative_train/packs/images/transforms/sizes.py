@@ -25,7 +25,7 @@ def sides(size: Sides) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size, size)
 
 
-def resized(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
+def resize(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
     """Return a picture resized to height and width. `box`: the part (left, top, right, bottom) of the picture to use;
     None: all of it."""
     from PIL import Image
@@ -35,7 +35,7 @@ def resized(picture: Any, height: int, width: int, method: Method, box: tuple[in
     return picture.resize((width, height), Image.Resampling[method.upper()], box)
 
 
-def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
+def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
     """Return a part of a picture; where the part is outside the picture, it is black."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
@@ -79,9 +79,9 @@ class Resize(Transform):
             return self.size
         if size[0] is None or size[1] is None:
             return (None, None)
-        return self._scaled(size[0], size[1])
+        return self._scaled_size(size[0], size[1])
 
-    def _scaled(self, height: int, width: int) -> tuple[int, int]:
+    def _scaled_size(self, height: int, width: int) -> tuple[int, int]:
         if isinstance(self.size, tuple):
             return self.size
         if height <= width:
@@ -89,10 +89,10 @@ class Resize(Transform):
         return max(1, int(self.size * height / width)), self.size
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        return [resized(each, *self._scaled(each.height, each.width), self.method) for each in values]
+        return [resize(each, *self._scaled_size(each.height, each.width), self.method) for each in values]
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
-        return [scaling(size, self._scaled(*size))]
+        return [scaling(size, self._scaled_size(*size))]
 
 
 class CenterCrop(Transform):
@@ -108,7 +108,7 @@ class CenterCrop(Transform):
         return sides(self.size)
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        return [cropped(each, *self._middle(each.height, each.width)) for each in values]
+        return [crop(each, *self._middle(each.height, each.width)) for each in values]
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
         return [cropping(*self._middle(*size))]
@@ -137,7 +137,7 @@ class RandomCrop(Transform):
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         part = self._part(*same_size(values), drawn)
-        return [cropped(each, *part) for each in values]
+        return [crop(each, *part) for each in values]
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
         return [cropping(*self._part(*size, drawn))]
@@ -183,7 +183,7 @@ class RandomResizedCrop(Transform):
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         top, left, height, width = self._part(*same_size(values), drawn)
         box = (left, top, left + width, top + height)
-        return [resized(each, *sides(self.size), self.method, box) for each in values]
+        return [resize(each, *sides(self.size), self.method, box) for each in values]
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
         part = self._part(*size, drawn)

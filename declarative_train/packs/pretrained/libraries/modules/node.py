@@ -74,10 +74,10 @@ class LibraryNode(nn.Module):
     def reset_buffers(self) -> None:
         """Write the values of the buffers after `to_empty`: as the library computed them or, for saved buffers, as they
         are in the model's files."""
-        find_model = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
+        values = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
-                buffer.copy_(find_model[name])
+                buffer.copy_(values[name])
         for part in self.modules():
             if isinstance(part, BatchNormModule):
                 part.pending = None
