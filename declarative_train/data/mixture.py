@@ -141,7 +141,8 @@ class MixturePositions:
 
 
 class MixedOrder:
-    """Order of the samples of a mixture.
+    """Order of the samples of a mixture: the schedule picks a source for each position of an epoch, and each source
+    continues its own passes.
 
     `starts` (sources + 1,): number of the first sample of each source in the set, then the number of all samples.
     `blocks`: starts of the blocks of the whole set, as for `RolledOrder`, if a source is block-shuffled.

@@ -73,7 +73,8 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Return the runs in `numbers` (N,) int64, the source's row number of each row of a batch."""
+        """Return `numbers` (N,) int64, the source's row number of each row of a batch, divided into stretches of
+        consecutive numbers."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 

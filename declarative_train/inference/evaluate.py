@@ -190,7 +190,7 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Return on rank 0 the gatherers of this rank, with the sums and worst samples of all other ranks added."""
+    """Return this rank's gatherers; on rank 0, the sums and worst samples of all other ranks are added to them."""
     if ranks.size == 1:
         return gathered
     from torch import distributed

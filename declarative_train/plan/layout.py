@@ -177,7 +177,8 @@ class LayoutPlan:
 
     @property
     def place_word(self) -> str:
-        """Word in texts for users: "device" in mode dp, "process" without a mesh, otherwise "rank"."""
+        """Noun for one participant of the layout in messages: "device" in mode dp, "process" without a mesh, otherwise
+        "rank"."""
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"

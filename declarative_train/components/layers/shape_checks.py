@@ -37,8 +37,8 @@ class FieldsLayer(Layer, ABC):
 
 
 class FunctionLayer(Layer, ABC):
-    """Base class of layers that apply the expression function with the name of the layer, which defines the computation
-    and the defaults."""
+    """Base class of layers that only apply an expression function. The function has the name of the layer and defines
+    its computation and its defaults."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:

@@ -199,8 +199,8 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function to call after a step. It collects the running statistics of all replicas except the first and
-    returns a ReplicaSum of them; None if no node has running statistics."""
+    """Return a function to call after a step. It takes the pending running statistics of `replicas` (all but the first
+    one of the process) and returns a ReplicaSum of them; None if no node has running statistics."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

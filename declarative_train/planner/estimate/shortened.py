@@ -129,8 +129,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return {node: names of the nodes that read it}; "" stands for an output of the graph, or for a node that calls it
-    again (`Node.target`)."""
+    """Return {node: names of its readers}. The reader "" is an output of the graph, or a later node that uses this
+    node's module again (`Node.target`)."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

@@ -287,7 +287,8 @@ class _Site:
         return self.lines.offset(number, 1), self.lines.line(number)
 
     def indent(self) -> Iterator[Proposal]:
-        """Yield edits that indent the line of the diagnostic, the next or the one above like lines near them."""
+        """Yield edits that change the indentation of one line (that of the diagnostic, the next, the previous) to that
+        of a line near it."""
         here = self.diagnostic.span.line
         near = [self.lines.line(number) for number in range(here - _NEAR, here + _NEAR)]
         widths = sorted({len(line) - len(line.lstrip()) for line in near if line.strip() and "\t" not in line})

@@ -1,8 +1,8 @@
-"""Probes: steps of our engine with models so small that the host's own time decides, from which constants follow.
+"""Probes: steps of tiny models, whose arithmetic takes almost no time, so that they show the overhead of the host.
 
-Each constant explains what a step takes beyond the time that is predicted without it, or the difference between two
-steps. So what a step does outside of the counted operations (views, hooks, modules) is in the time of those. The
-constants before it in `STEPS` are known then.
+A constant of the planner is the measured minus the predicted time of such a step, or of the difference between two
+steps. So it includes what a step does outside of the counted operations (views, hooks, modules). The constants are
+fitted in the order of `STEPS`; each uses the ones before it.
 """
 
 from __future__ import annotations

@@ -203,7 +203,8 @@ class PackedLinear(nn.Linear):
 
 
 def weights_in(module: nn.Module) -> Iterator[str]:
-    """Yield the names of the weights of a layer that can be packed: those of linear maps and embeddings."""
+    """Yield the names of the weights in `module` that can be stored in fewer bits (int8, nf4): of linear maps and
+    embeddings."""
     for path, part in module.named_modules():
         if _can_hold(part):
             yield f"{path}.weight" if path else "weight"
