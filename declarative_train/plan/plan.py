@@ -86,8 +86,8 @@ class TensorMapPlan:
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
     """Block of the model whose weights can come from a published model. `node`: path of the node that uses the block;
-    `block`: name of the built-in block; `params`: the values that the node gives to it. `config`: the config of the published model, None if it was not made from one;
-    `folder`: the folder of the config, or None."""
+    `block`: name of the built-in block; `params`: the values that the node gives to it. `config`: the config of the
+    published model, None if it was not made from one; `folder`: the folder of the config, or None."""
 
     node: str
     block: str

@@ -60,8 +60,8 @@ def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
 
 
 def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
-    """Return `x` with the dimensions `start_dim` to `end_dim` flattened to one. Unlike torch, `flatten(x, 1, -1)` of one
-    number per sample, (B), gives (B, 1)."""
+    """Return `x` with the dimensions `start_dim` to `end_dim` flattened to one. Unlike torch, `flatten(x, 1, -1)` of
+    one number per sample, (B), gives (B, 1)."""
     import torch
 
     is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
