@@ -84,6 +84,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.texts
 	$(BIN)/python -m benchmarks.tensor
+	$(BIN)/python -m benchmarks.tuning
 
 # docs/planner.md and planner-cells.md: predicted memory compared with that of real ranks
 planner: $(VENV)/.installed-dev
