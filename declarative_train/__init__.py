@@ -14,6 +14,7 @@ Everything is imported when it is asked for: the import itself takes a milliseco
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def __getattr__(name: str) -> Any:
     else:
         from declarative_train.app.api.hints import no_attribute
 
-        raise no_attribute(__name__, name, __all__)
+        # `from declarative_train import recipe` asks here first, and then imports the package of that name
+        raise no_attribute(__name__, name, __all__ if find_spec(f"{__name__}.{name}") is None else ())
     globals()[name] = found
     return found
 

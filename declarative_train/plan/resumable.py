@@ -35,7 +35,9 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 RESUME_RULES = (
     ResumeRule(
-        "free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"
+        "free",
+        ("requires", "language", "extends", "fragment", "vars", "plugins"),
+        "what they change in other keys is compared there",
     ),
     ResumeRule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
     ResumeRule(

@@ -277,9 +277,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 from tests.engine.plans import HIDDEN
 from tests.engine.test_engine_single import *
 compiled, compile = [], torch.nn.Module.compile
-def by_eager(self):
+def by_eager(self, **how):
     compiled.append(self)
-    return compile(self, backend="aot_eager")
+    return compile(self, backend="aot_eager", **how)
 torch.nn.Module.compile = by_eager
 norm = layer("norm", "act:output", TensorSpec((HIDDEN,)), type="batch_norm", over="50 samples")
 whole = mlp()

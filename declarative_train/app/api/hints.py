@@ -64,13 +64,14 @@ def hint_of_api(word: str) -> str | None:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for an attribute `name` that the API does not have, with a hint. `owner`: the module or class;
-    `known`: the names that it has."""
+    """Return the error for an attribute `name` that the API does not have, with a hint if there is one. `owner`: the
+    module or class; `known`: the names among which a similar one is looked for."""
     what = f"`{owner}` has no `{name}`"
     if name.startswith("_"):  # a notebook and `copy` look for many
         return AttributeError(what)
-    hint = WORDS[owner].get(name) or did_you_mean(name, [each for each in known if not each.startswith("_")])
-    return AttributeError(f"{what}; help: {hint}")
+    similar = [each for each in known if not each.startswith("_")]
+    hint = WORDS[owner].get(name) or (did_you_mean(name, similar) if similar else None)
+    return AttributeError(what if hint is None else f"{what}; help: {hint}")
 
 
 def explain_keywords(call: Callable[P, R]) -> Callable[P, R]:

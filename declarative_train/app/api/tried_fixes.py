@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from declarative_train.app.api.compiling import AS_WRITTEN, STATIC, Linted, Overrides, lint_recipe
-from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Severity
 from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.recipe.hints.edits import apply, propose
 
@@ -58,7 +58,7 @@ def with_tried_fixes(
     texts without the data. `full`: the same with all checks; None: fixes are tried with `static` alone. `asked`: the
     diagnostics to find fixes for; None: errors, or all if there is no error."""
     found = list(diagnostics)
-    worst = [each for each in found if each.is_error] or found
+    worst = [each for each in found if each.is_error] or [each for each in found if each.severity is Severity.WARNING]
     worst = worst if asked is None else [each for each in found if each in asked]
     gone = {_key(each) for each in found if each.fixes}
     result, tried = {}, 0
