@@ -64,7 +64,7 @@ def validate(
     try:
         made = model.model_validate({**values, **(given or {})})
     except ValidationError as found:
-        ignored = left | internal
+        ignored = left - (given or {}).keys() | internal  # the errors of these were reported where they were read
         errors = [error for error in found.errors(include_url=False) if not ignored.intersection(error["loc"][:1])]
     errors += [{"type": "extra_forbidden", "loc": (key,), "msg": "", "input": values[key]} for key in sorted(internal)]
     if not errors:
@@ -74,7 +74,7 @@ def validate(
         explain,
     )
 
-    kept = node.without(left)
+    kept = node.without(left - (given or {}).keys())
     kind = kept.get("type")
     called = where or (f"`{kind.text}`" if isinstance(kind, Scalar) else "this mapping")
     place = at or (kind.span if kind is not None else node.span)

@@ -65,7 +65,7 @@ def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
 def bad_name(span: Span, name: str, what: str) -> Diagnostic:
     """bad-name (B003)
 
-    Finds: a node, block, param, input or output whose name is not `[a-z][a-z0-9_]*`.
+    Finds: a node, block, param, input, output or source of a mixture whose name is not `[a-z][a-z0-9_]*`.
     Why:   paths use dots, copies use numbers, and every name must be valid in an expression.
     Diff:
         model:

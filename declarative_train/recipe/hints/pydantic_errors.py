@@ -12,6 +12,7 @@ from declarative_train.components.component import recipe_keys
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
+from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, replace_word, value_here
@@ -165,6 +166,8 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     if isinstance(problem, list):
         return _no_branch(problem, where)
     error, kind = problem.error, problem.error["type"]
+    if error["loc"][-1:] == ("[key]",):
+        return bad_name(problem.key_span, str(error["loc"][-2]), f"an entry of `{_join_path(problem.path[:-1])}`")
     # a word in the place of a mapping was written out for its reader: the user knows it by the key above
     is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
     name = _join_path(problem.path[:-1] if is_short else problem.path)
