@@ -315,7 +315,7 @@ def missing_entry(recipe: Text, rng: random.Random) -> str | None:
 
 
 def swapped_values(recipe: Text, rng: random.Random) -> str | None:
-    """Of two entries next to each other."""
+    """Swap the values of two neighbouring entries."""
     found = _scalars(recipe)
     pairs = [(a.value, b.value) for a, b in pairwise(found) if a.parent is b.parent]
     if not pairs:

@@ -1,4 +1,5 @@
-"""What a coding agent reaches that applies nothing but the fixes in lint's JSON (`python -m tests.repairs`)."""
+"""Recipes with mistakes, repaired by applying only the fixes in lint's JSON, as a coding agent can
+(`python -m tests.repairs`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from tests.repairs import repair
 
 
 def test_mistakes_are_repaired_by_their_fixes() -> None:
-    """Those that the static checks see."""
+    """Only mistakes that static checks find."""
     assert sum(repair(seed, static=True).is_repaired for seed in range(15)) >= 10
 
 

@@ -1,6 +1,6 @@
 """llama.cpp's converter reads exported folders: the same file as from the folder that transformers wrote.
 
-It is no package: `LLAMA_CPP` is the folder of a clone (docs/exporting.md).
+It is not a package: `LLAMA_CPP` is the folder of a clone (docs/exporting.md).
 """
 
 from __future__ import annotations

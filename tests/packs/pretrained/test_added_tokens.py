@@ -123,7 +123,7 @@ MODES: dict[str, dict[str, object]] = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", MODES)
 def test_new_rows_start_and_train_the_same_in_every_mode(tmp_path: Path, mode: str) -> None:
-    """Of fsdp and tensor, each rank has 52 rows of each table: the new rows are on the second."""
+    """In fsdp and tensor each rank has 52 rows of each table, so the new rows are on the second rank."""
     exact = {"training.precision": "fp64", "training.optimizer": {"type": "sgd", "lr": 0.1}, "training.steps": 2}
     path = write(tmp_path)
     alone = dt.load(path, set=exact).run(quiet=True)
