@@ -196,6 +196,7 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
 
     from declarative_train import recipe as recipe_room
     from declarative_train.app.api.tracer import LateTracer
+    from declarative_train.components.hardware import hardware_of_device
     from declarative_train.data.rank_batches import TrainingBatches
     from declarative_train.data.tensor_sets import open_sets
     from declarative_train.engine.engine import Engine, get_process_batch
@@ -204,7 +205,9 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     from declarative_train.run.rank import torch_settings
 
     path = data.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump(recipe(job, data, compiled=compiled, device=KIND)))
+    hardware = None if TINY else hardware_of_device(torch.cuda.get_device_name(0))  # for the predictions
+    layout = {"device": KIND} | ({} if hardware is None else {"hardware": hardware.name})
+    path.write_text(yaml.safe_dump(recipe(job, data, compiled=compiled, layout=layout)))
     loaded = recipe_room.load(str(path))
     assert loaded.recipe is not None, [item.message for item in loaded.diagnostics]
     plan, diagnostics = compile_plan(loaded.recipe, tracer=LateTracer(), traces_all=True)

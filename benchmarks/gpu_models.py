@@ -68,7 +68,7 @@ def write_data(job: Job, path: Path, steps: int = 4) -> None:
     np.savez(path, x=tokens[:, :-1], y=tokens[:, 1:])
 
 
-def recipe(job: Job, data: Path, *, compiled: bool, device: str) -> dict[str, Any]:
+def recipe(job: Job, data: Path, *, compiled: bool, layout: dict[str, Any]) -> dict[str, Any]:
     sizes = {key: value for key, value in job.sizes.items() if key not in ("tokens", "pixels", "classes")}
     if job.unit == "images":
         node = {"type": "resnet", "depth": 50, "out_features": job.sizes["classes"], "norm": "batch_norm", **sizes}
@@ -95,7 +95,7 @@ def recipe(job: Job, data: Path, *, compiled: bool, device: str) -> dict[str, An
             "activation_checkpointing": job.checkpointing,
         },
         "parallelism": "single",
-        "layout": {"device": device},
+        "layout": layout,
     }
 
 

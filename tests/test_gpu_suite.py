@@ -68,7 +68,7 @@ def test_what_it_imports_is_what_the_package_depends_on() -> None:
 def test_what_is_timed_on_a_gpu_has_the_sizes_of_what_it_is_held_against(job: Job, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     write_data(job, data)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(job, data, compiled=False, device="cpu")))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(job, data, compiled=False, layout={"device": "cpu"})))
     loaded = recipe_room.load(str(tmp_path / "recipe.yaml"))
     assert loaded.recipe is not None
     plan, _ = compile_plan(loaded.recipe)

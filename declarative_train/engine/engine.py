@@ -139,6 +139,10 @@ class Engine:
             context.divide_positions(held, runner.forward_path.positions)
         if layout.cuts is not None and layout.has("tensor"):
             tensor.divide_losses(runner.objective, layout.cuts, place)
+        if plan.training.compile and device.type == "cuda":
+            from declarative_train.engine.step.compiled import compile_losses
+
+            compile_losses(runner.objective.modules)
         if not layout.scatters:  # which has several models, and prepares each
             prepare_units(held.model, plan, runner.groups)
         stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, held, runner)

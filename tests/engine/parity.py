@@ -137,15 +137,26 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
 
 def take_gradients(engine: Engine, into: list[dict[str, np.ndarray]]) -> None:
     """Before every step of the optimizer, what it is about to use."""
-    step, cuts = engine.optimizer.step, find_cuts(engine.model)
+    step, step_if = engine.optimizer.step, engine.optimizer.step_if
+    cuts = find_cuts(engine.model)
 
-    def recorded_step() -> None:
+    def take() -> None:
         parameters = engine.optimizer.parameters.items()
         held = {name: whole(item.grad) for name, item in parameters if item.grad is not None}
         into.append({name: joined(item, name, cuts, engine) for name, item in held.items()})
+
+    def recorded_step() -> None:
+        take()
         step()
 
+    def recorded_step_if(finite: torch.Tensor) -> None:
+        before = len(into)
+        step_if(finite)
+        if len(into) == before and bool(finite):  # fused optimizers make their step without `step`
+            take()
+
     engine.optimizer.step = recorded_step  # type: ignore[method-assign]
+    engine.optimizer.step_if = recorded_step_if  # type: ignore[method-assign]
 
 
 def joined(part: np.ndarray, name: str, rank_cuts: Mapping[str, RankCut], engine: Engine) -> np.ndarray:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 
+from declarative_train.components.losses.modules.classes import OverClasses
+from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
+from declarative_train.engine.step.compiled import compile_losses
 from tests.started import finish, start
 
 CODE = """
@@ -165,3 +172,39 @@ def tuned(folder: Path, *words: object) -> dict[str, float]:
     assert done.returncode == 0, done.stderr
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_compiled_cross_entropy_is_the_same(masked: bool) -> None:
+    """With ignored targets, full and shorter batches, and rows of padding."""
+    made = partial(OverClasses, shape=(8, 50), axis=1, soft=False, ignore_index=-100, class_weights=None)
+    plain = made(CrossEntropyFunction(0.0), masked=masked)
+    compiled = deepcopy(plain)
+    with mock.patch.object(torch, "compile", partial(torch.compile, backend="eager")):
+        compile_losses([compiled])
+    assert compiled.sum != plain.sum
+    torch.manual_seed(0)
+    for rows in (4, 4, 3, 1):
+        scores = torch.randn(rows, 8, 50).to(torch.bfloat16)
+        target = torch.randint(50, (rows, 8))
+        target[0, :3] = -100
+        mask = (torch.rand(rows, 8) > 0.5).float() if masked else None
+        for weight in (None, torch.arange(rows).float()):
+            found = []
+            for module in (plain, compiled):
+                given = scores.clone().requires_grad_()
+                value = module.sum(given, target, mask, weight)
+                value.backward()
+                found.append((value.detach(), given.grad))
+            (one, gradient), (other, same) = found
+            torch.testing.assert_close(one, other)
+            assert gradient is not None and same is not None and torch.equal(gradient, same)
+
+
+def test_a_compiled_loss_leaves_others_as_they_are() -> None:
+    """Such as one whose classes are divided over ranks, which communicates."""
+    module = OverClasses(
+        lambda *_, **__: torch.zeros(()), (8, 50), 1, soft=False, ignore_index=None, class_weights=None, masked=False
+    )
+    compile_losses([module, torch.nn.Identity()])
+    assert "sum" not in vars(module)

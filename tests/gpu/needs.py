@@ -43,6 +43,7 @@ def what_to_do(names: list[str]) -> str:
         "where there is no network, on a machine that has one (pydantic and all it needs: 2.8 MB):\n"
         "    pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 \\\n"
         f"        -c constraints.txt -d wheels {listed}\n"
-        "and here, in the copied repository, which runs from its folder:\n"
-        "    python3 -m pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=site:."
+        "and here, in the copied repository (installed too, so that its packs are found):\n"
+        "    python3 -m pip install --no-index --no-deps --no-build-isolation --target site . wheels/*.whl \\\n"
+        "        && export PYTHONPATH=.:site"
     )

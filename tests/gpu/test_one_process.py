@@ -22,6 +22,12 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 
 
+def too_far(model: str, found: dict[str, float]) -> dict[str, float]:
+    """A bias before a batch norm has the gradient 0, of which rounding leaves 1e-15 of the largest gradient."""
+    bounds = BOUNDS | ({"fp64": 1e-8} if model == "images" else {})
+    return {name: value for name, value in found.items() if not value <= bounds[name]}
+
+
 def test_the_environment_is_known() -> None:
     found = ran("environment")
     assert found["doctor"] == 0
@@ -34,14 +40,14 @@ def test_gradients_in_every_precision(model: str) -> None:
     found = ran(
         "parity", model=model, precisions=[name for name in BOUNDS if not (lacks and name == "fp16")], training={}
     )
-    assert {name: value for name, value in found.items() if not value <= BOUNDS[name]} == {}
+    assert too_far(model, found) == {}
 
 
 @pytest.mark.parametrize("how", list(TRAINING)[1:])
 @pytest.mark.parametrize("model", ["gpt", "images"])
 def test_gradients_of_every_way_to_make_a_step(model: str, how: str) -> None:
     found = ran("parity", model=model, precisions=["fp64", "bf16"], training=TRAINING[how])
-    assert {name: value for name, value in found.items() if not value <= BOUNDS[name]} == {}
+    assert too_far(model, found) == {}
 
 
 @pytest.mark.parametrize("again", ["none", "blocks", "all"])
@@ -55,7 +61,9 @@ def test_compiled_units_give_the_same_gradients(precision: str, bound: float, ag
 def test_every_layer() -> None:
     found = ran("components")
     assert found["number"] > 40
-    assert found["apart"] == {}
+    # torch's kernels for CUDA have 1/6 in float32
+    bounds = {"hardsigmoid": 1e-7, "hardswish": 1e-7}
+    assert {name: value for name, value in found["apart"].items() if not value <= bounds.get(name, 0)} == {}
 
 
 def test_recurrent_layers_compute_in_bfloat16() -> None:
@@ -68,7 +76,8 @@ def test_recurrent_layers_compute_in_bfloat16() -> None:
 def test_every_optimizer() -> None:
     found = ran("optimizers")
     assert len(found) >= 8
-    assert {name: value for name, value in found.items() if not value <= 1e-9} == {}
+    bounds = {"muon": 2e-3}  # torch's Muon orthogonalises in bfloat16
+    assert {name: value for name, value in found.items() if not value <= bounds.get(name, 1e-9)} == {}
 
 
 def test_no_step_waits_for_the_device() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from tests.gpu.run_cell import ran
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason=NO_GPU)]
 
-RANKS = [name for name in WAYS if name not in ("single", "dp 2")]
+TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
+NEEDS_2_13 = ("zero bubble 2",) if TORCH < (2, 13) else ()
+RANKS = [name for name in WAYS if name not in ("single", "dp 2", *NEEDS_2_13)]
 
 
 @pytest.mark.parametrize("way", RANKS)
@@ -71,6 +74,6 @@ OF_NARROW = {"model": {"graph": {"layers": None, "logits": {"type": "linear", "o
 def test_more_gpus_than_there_are() -> None:
     if kind() == "cpu":
         pytest.skip("of GPUs")
-    found = ran("command", changes=[{"parallelism": "ddp", "layout": {"gpus": 64}}], model="mlp")
+    found = ran("command", changes=[{"parallelism": "ddp", "layout": {"gpus": 24}}], model="mlp")
     assert found["code"] == 3
     assert "visible here" in found["said"]

@@ -9,13 +9,15 @@ limit is raised to the number that the units may need."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import fx, nn
 
 from declarative_train.components.layers.modules.attention import has_flash
 from declarative_train.components.losses.modules.chunked import ChunkedHead
+from declarative_train.components.losses.modules.classes import OverClasses
+from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
 
 # per unit: training and evaluation, a full and a last batch, and recompilations for dynamic sizes
 PROGRAMS_OF_A_UNIT = 8
@@ -36,6 +38,15 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths:
     for unit in units:
         if not isinstance(unit, ChunkedHead):
             unit.compile(dynamic=None if num_lengths == 1 else False)
+
+
+def compile_losses(modules: Iterable[nn.Module]) -> None:
+    """Compile the sums of cross entropies in place. Uncompiled, the conversion of scores to float32, their softmax and
+    the backward of both each read and write all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and
+    50,304 classes in bf16. A loss whose classes are divided over ranks communicates and stays uncompiled."""
+    for module in modules:
+        if isinstance(module, OverClasses) and isinstance(module.function, CrossEntropyFunction):
+            module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
 
 
 def share_classes(module: nn.Module) -> None:

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +68,8 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int
     global _is_child, _cores
     _is_child, _cores = True, cores
     try:
+        # the first backward counts GPUs, for which the driver needs more address space than the limit allows
+        warnings.filterwarnings("ignore", "CUDA initialization")
         _limit_memory()
         resource.setrlimit(resource.RLIMIT_CPU, (round(LIMIT_S), round(LIMIT_S)))
         for pipe in others:

@@ -31,6 +31,11 @@ class RmsNormModule(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda and x.dtype != torch.float64 and not self.zero_centered:
+            # CUDA has one kernel, which computes in float32 and keeps no copy of x in float32 for the backward
+            (weight,) = cast_parameters(x, self.weight)
+            with without_autocast(x):
+                return F.rms_norm(x, self.shape, weight, self.eps)
         dtype = torch.promote_types(x.dtype, torch.float32)
         weight = None if self.weight is None else self.weight.to(dtype)
         if weight is not None and self.zero_centered:
