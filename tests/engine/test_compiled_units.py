@@ -198,7 +198,9 @@ def test_a_compiled_cross_entropy_is_the_same(masked: bool) -> None:
                 found.append((value.detach(), given.grad))
             (one, gradient), (other, same) = found
             torch.testing.assert_close(one, other)
-            assert gradient is not None and same is not None and torch.equal(gradient, same)
+            assert gradient is not None
+            assert same is not None
+            assert torch.equal(gradient, same)
 
 
 def test_a_compiled_loss_leaves_others_as_they_are() -> None:

@@ -23,9 +23,9 @@ PAGE = ROOT / "docs" / "planner-times.md"
 PUBLISHED = Path(__file__).parent / "published_steps.csv"
 HEAD = """# Planner: step times compared with published ones
 
-No GPU has measured our own engine yet. So the *form* of the time model is compared with step times that others
-published. `planner/estimate/constants.py` has every constant with its meaning and source; the fitted ones are from half
-of the first table's rows. `make planner` writes this page.
+Our own engine has been measured on one GPU only ([three models](performance.md#gpus)). So the *form* of the time
+model is compared with step times that others published. `planner/estimate/constants.py` has every constant with its
+meaning and source; the fitted ones are from half of the first table's rows. `make planner` writes this page.
 
 ## GPT on A100s, 2 to 512 GPUs
 

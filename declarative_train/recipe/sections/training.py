@@ -114,7 +114,7 @@ class Training(Section):
     gradient reduction in fp32; fp16 scales the loss.
     """
     compile: bool = False
-    """Compile each block with torch.compile."""
+    """Compile each block with torch.compile; on CUDA, cross entropies too."""
     deterministic: bool = False
     """Bitwise equal results in every run on the same GPUs, at some cost of speed: only deterministic kernels, none
     chosen by trial. On the CPU results are equal anyway.
