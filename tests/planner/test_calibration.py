@@ -162,7 +162,7 @@ def test_slow_data_limit_a_step(planned, tmp_path: Path) -> None:
         machine = Machine(HARDWARE["h100-sxm"], replace(DEFAULT, assemble_per_s=per_s))
         write_calibration(tmp_path / f"{name}.json", machine, "by hand")
     fast, slow = (
-        planned("layout: {gpus: 1}", f"layout.calibration={tmp_path / name}.json") for name in ("fast", "slow")
+        planned("layout: {gpus: 1}", f"layout.calibration={tmp_path / name}.json", "data.workers=1") for name in ("fast", "slow")
     )
     assert fast.estimate is not None
     assert slow.estimate is not None
@@ -170,5 +170,9 @@ def test_slow_data_limit_a_step(planned, tmp_path: Path) -> None:
     assert fast.estimate.step_s is not None
     assert fast.estimate.data_s < fast.estimate.step_s
     assert "less than a step" in describe(fast)
+    on_gpu = planned("layout: {gpus: 1}", f"layout.calibration={tmp_path / 'slow'}.json")
+    assert on_gpu.estimate is not None
+    assert on_gpu.estimate.data_s == 0
+    assert "the training set stays on the GPU" in describe(on_gpu)
     assert slow.estimate.step_s == slow.estimate.data_s == pytest.approx(1e6 * fast.estimate.data_s)
     assert "which limits the step: raise data.workers" in describe(slow)

@@ -83,6 +83,8 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
     """Return a text with the time to make a step's batches, and whether the step waits for them."""
+    if not estimate.data_s:
+        return "the training set stays on the GPU"
     workers = plan.data.workers
     by = format_count(workers, "worker") if workers else "one thread"
     limits = "which limits the step: raise data.workers" if _waiting_s(estimate) else "less than a step"
