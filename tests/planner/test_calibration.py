@@ -162,7 +162,8 @@ def test_slow_data_limit_a_step(planned, tmp_path: Path) -> None:
         machine = Machine(HARDWARE["h100-sxm"], replace(DEFAULT, assemble_per_s=per_s))
         write_calibration(tmp_path / f"{name}.json", machine, "by hand")
     fast, slow = (
-        planned("layout: {gpus: 1}", f"layout.calibration={tmp_path / name}.json", "data.workers=1") for name in ("fast", "slow")
+        planned("layout: {gpus: 1}", f"layout.calibration={tmp_path / name}.json", "data.workers=1")
+        for name in ("fast", "slow")
     )
     assert fast.estimate is not None
     assert slow.estimate is not None
