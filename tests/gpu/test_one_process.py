@@ -23,7 +23,8 @@ TRAINING: dict[str, dict[str, Any]] = {
 
 
 def too_far(model: str, found: dict[str, float]) -> dict[str, float]:
-    """A bias before a batch norm has the gradient 0, of which rounding leaves 1e-15 of the largest gradient."""
+    """Return the differences above their bounds. A bias before a batch norm has the gradient 0, of which rounding
+    leaves 1e-15 of the largest gradient: the bound of `images` is wider."""
     bounds = BOUNDS | ({"fp64": 1e-8} if model == "images" else {})
     return {name: value for name, value in found.items() if not value <= bounds[name]}
 
