@@ -79,8 +79,8 @@ def clock(seconds: float) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """Return a quantity with three digits and an SI prefix: `1.2 GB`, `25 M`, `6.45 B`. Without a unit, billions are
-    `B`."""
+    """Return a quantity with three digits and an SI prefix: `1.2 GB`, `25 M`. Without `unit`, billions are written
+    `B`, not `G`: `6.45 B`."""
     step = 0
     while number >= 999.5 and step < len(_PREFIXES) - 1:
         number, step = number / 1000, step + 1

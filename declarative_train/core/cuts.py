@@ -54,8 +54,8 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of one node, or of a part of it, over the ranks of the `tensor` axis. `kind`: how it is divided; "" if
-    every rank has it whole, for the given `reason`."""
+    """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` axis. `kind`:
+    how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why."""
 
     kind: CutKind | Literal[""]
     reason: str = ""

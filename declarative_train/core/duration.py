@@ -108,8 +108,8 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
 
 
 def interpret_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
-    """Read a duration as other tools write it (`2h`, `01:30:00`, `10k steps`). Return it in one of the units in
-    `wanted`, or None if it has no such meaning."""
+    """Read a duration as other tools write it (`2h`, `01:30:00`, `10k steps`) and return it in one of the units in
+    `wanted`. Return None if the text is not such a duration, or if its unit is not in `wanted`."""
     text = re.sub(r"^(?:every|each|once per|per)\s+", "1 ", text.strip(), flags=re.IGNORECASE)
     if text.lower() in _OTHER_UNITS and len(text) > 1:  # `every: epoch`
         text = f"1 {text}"

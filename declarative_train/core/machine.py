@@ -73,8 +73,8 @@ def is_older_torch() -> bool:
 
 
 def own_command() -> str:
-    """Return the command that starts this installation: `dtrain` if the shell would find this one first, else the path
-    of its script, or the Python interpreter with the module."""
+    """Return the command that starts this installation of dtrain: `dtrain` if the shell finds this installation by
+    that name, else the path of its script; without a script, the Python interpreter with `-m declarative_train`."""
     if _is_first_on_path("dtrain"):
         return "dtrain"
     script = Path(sys.executable).parent / "dtrain"
@@ -88,8 +88,8 @@ def install(extra: str) -> str:
 
 
 def extra_for(package: str) -> str | None:
-    """Return the shell command that installs a missing package by the extra of the same name; None if the package is
-    installed. The package is not imported."""
+    """Return the shell command that installs `package` through dtrain's optional dependency group of the same name;
+    None if the package is installed already. The package is not imported."""
     return None if find_spec(package) is not None else install(package)
 
 
@@ -102,7 +102,7 @@ def _is_first_on_path(name: str) -> bool:
 
 
 def _from_here(path: Path) -> str:
-    """Return a path quoted for the shell, relative to the working directory if it is below it."""
+    """Return a path quoted for the shell. A path below the working directory becomes relative to it."""
     from shlex import quote
 
     return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -52,7 +52,9 @@ class Forbidden(Exception):  # noqa: N818
 
 
 class Clock:
-    """Deadline of one template, and of all templates together. One template may render another, as `vars` do."""
+    """Time limits of the templates of one recipe or model: a limit for each template, and one for all of them
+    together. Use the object in a `with` block around each template; the blocks may be nested, because a template may
+    render another."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -67,15 +67,16 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in a text. If the text has only a value that a
-    template computed from one, return the words `a variable of the environment`; [] if it has neither."""
+    """Return the names of the recorded variables whose values occur in a text. If no value occurs, but a text that a
+    template computed from a value does, return [`a variable of the environment`]. Otherwise return []."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 
 
 def masked(text: str) -> str:
-    """Return a text with recorded values of the environment masked. In URLs, `***` replaces the text before `@` and the
-    values of the query, which may be passwords, keys or tokens."""
+    """Return a text without secrets. Each recorded value of an environment variable becomes `{{ env.NAME }}`, and a
+    text computed from one becomes `***`. In URLs, `***` also replaces the user name and password, and every value of
+    the query."""
     if "://" in text:
         text = _QUERY.sub(r"\1***", _USER.sub("***@", text))
     text = with_names(text)
@@ -92,8 +93,8 @@ def with_names(text: str) -> str:
 
 
 def with_values(text: str) -> str:
-    """Return a text with each `{{ env.NAME }}` replaced by the value of that variable. A variable that is not set stays
-    a name."""
+    """Return a text with each `{{ env.NAME }}` replaced by the value of that variable. If the variable is not set, its
+    `{{ env.NAME }}` is kept."""
     return _NAME.sub(lambda found: _value_of(found[1]) or found[0], text)
 
 

@@ -23,9 +23,9 @@ FLOATING: frozenset[str] = frozenset({"float64", "float32", "bfloat16", "float16
 class TensorSpec:
     """Shape per sample (without the batch dimension 0), dtype, and range of the values of a tensor.
 
-    `num_values` is n if every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` holds a
-    range that `num_values` cannot express: one interval for all values, or one for each entry of the last dimension; if
-    empty, only `num_values` is known.
+    `num_values` is n if every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` is a range
+    that `num_values` cannot express: one interval for all values, or one interval for each entry of the last
+    dimension. If `bounds` is empty, the range is that of `num_values`, or unknown if `num_values` is None.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +48,8 @@ class TensorSpec:
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
     def between(self, intervals: Sequence[Interval]) -> TensorSpec:
-        """Return a copy with known ranges of the values: one interval, or one for each entry of the last dimension."""
+        """Return a copy whose values are in `intervals`: one interval for all values, or one for each entry of the
+        last dimension. If the dtype is bool or an end is not finite, the copy has no known range."""
         bounds: tuple[Interval, ...] = tuple(intervals)
         if self.dtype == "bool" or not all(isfinite(end) for each in bounds for end in each):
             return replace(self, num_values=None, bounds=())

@@ -50,8 +50,8 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 
 class _OpenCollection:
-    """Mapping or list whose end has not been read yet. `start` is the offset of its first character, `mistakes` the
-    number of diagnostics before it."""
+    """Mapping or list whose end has not been read yet. `start`: offset of its first character. `mistakes`: number of
+    diagnostics that existed when it began."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -76,10 +76,11 @@ class _OpenCollection:
 
 
 class Builder:
-    """Builder of one tree. `repairs`: offset -> original text of a part that the parsed text replaces by a row of `x`.
+    """Builder of the tree of nodes of one YAML text. `repairs`: {offset: original text} of the parts that were
+    replaced by a row of `x` of the same length, so that the parser accepts the text.
 
-    The line and column numbers of the parser are used if they equal those of `lines`: the parsed text is the whole file
-    as typed, without a byte order mark and without the additional line breaks of YAML 1.1.
+    The line and column numbers of the parser are used if they equal those of `lines`: the parsed text is the whole
+    file as typed, without a byte order mark and without the additional line breaks of YAML 1.1.
     """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
@@ -232,7 +233,8 @@ class Builder:
         return Span(self.lines.path, line, column, line, column)
 
     def _merge(self, frame: _OpenCollection) -> None:
-        """Insert the entries of the merge key `<<: *base` at its position. Keys written in the mapping itself win."""
+        """Insert the entries of each merge key `<<: *base` at the position of that key. Keys written in the mapping
+        itself win."""
         own = {entry.name for entry in frame.entries}
         for position, key, value in reversed(frame.merges):
             sources = value.items if isinstance(value, Sequence) else (value,)
@@ -359,8 +361,8 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Return whether `before` and `key` are one number with a decimal comma (`0,001`), after reporting it in place
-        of the other diagnostics there."""
+        """Return whether `before` and `key` are the two halves of one number with a decimal comma (`0,001`). If they
+        are, report the number, and remove earlier diagnostics at the position of `key`."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False

@@ -41,9 +41,9 @@ class Document(NamedTuple):
     """Merged recipe, before its templates are rendered. `complete` is False if a base or a `--with` file could not be
     read; values may then be missing, so checks do not report missing values.
 
-    `base_orders`: for each mapping whose keys later files changed, its path and its keys in the order of the first file
-    (the merged `extends`, or the recipe if it extends nothing). They show where a derived recipe moves a default wire
-    (docs/decisions.md, Q3).
+    `base_orders`: {path of a mapping: its keys in the order of the first file}, for each mapping whose keys later
+    files changed. The first file is the merged `extends`, or the recipe if it extends nothing. A new key between two
+    layers changes the default input of a layer; `base_orders` shows where (docs/decisions.md, Q3).
     """
 
     path: str
@@ -58,5 +58,5 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Return every source text by the path that spans have, including `--set` options."""
+        """Return every source text, by the path that spans give it. A `--set` option is its own path and text."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

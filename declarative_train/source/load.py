@@ -43,9 +43,9 @@ def load(
 ) -> tuple[Document | None, list[Diagnostic]]:
     """Read a recipe and return the merged document; None if there is no text to read.
 
-    If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes can
-    edit it. `text` replaces the content of the file; `texts` (path -> text) replaces that of any file. `over` is merged
-    last, such as the settings of one run of a sweep.
+    If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes
+    can edit it. `text`: used in place of the content of the file at `path`. `texts`: {path: text} used in place of the
+    content of any file. `over`: mappings that are merged last, such as the settings of one run of a sweep.
     """
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
@@ -197,7 +197,7 @@ class _Loading:
         return _FileTree(None, None) if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
-        """Return the paths in the `extends` of `root`, and report its other values."""
+        """Return the paths that the key `extends` of `root` lists. Report each of its values that is not a path."""
         node = root.get("extends")
         if node is None or (isinstance(node, Scalar) and node.is_empty):
             return []

@@ -52,11 +52,11 @@ def _accept(root: Mapping) -> Diagnostic | None:
 class MergeRules(NamedTuple):
     """Facts about the recipe language that merging needs; the package `recipe` provides them.
 
-    `normalise` expands a short form at a path. It is called from the root down for every value outside lists, to the
-    depth `depth`. `exclusive`: sets of sibling keys that remove each other, as paths; `*` matches any name.
-    `default_type` returns the `type` of a mapping without one (a field without `type` is a `tensor`). If a mapping is
-    merged over a single word, `opened` returns the mapping that the word is short for. `foreign` returns the diagnostic
-    for a file that is not a recipe; then nothing else is reported.
+    `normalise(path, node)` expands a short form at a path. It is called from the root down for every value outside
+    lists, to the depth `depth`. `exclusive`: sets of paths of sibling keys that remove each other; `*` matches any
+    name. `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`).
+    `opened(path, word, over)` returns the mapping that the word is short for, if the mapping `over` is merged over a
+    single word. `foreign(root)` returns the diagnostic for a file that is not a recipe; then nothing else is reported.
     """
 
     normalise: Callable[[Path, Node], Node] = _keep
@@ -177,8 +177,8 @@ class Merger:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
     def _fresh(self, path: Path, node: Node) -> Node:
-        """Return a value that the base does not have, without nulls in it. Report each of these nulls: it removes
-        nothing."""
+        """Return `node`, for a key that the base does not have, without the nulls in it. Report each of these nulls,
+        because it removes nothing."""
         return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:

@@ -57,7 +57,7 @@ class Scalar(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """List of nodes. `is_plain`: as in `Mapping`."""
+    """List of nodes. `is_plain`: the same as in `Mapping`."""
 
     items: tuple[Node, ...]
     span: Span
@@ -74,9 +74,10 @@ class Entry(NamedTuple):
 
 
 class Mapping:
-    """Mapping of keys to nodes. `alone`: it is written in the short form of a single entry (`loss:` for `losses: {loss:
-    ...}`); short and long form remove each other (`source/merge.py`). `is_plain`: True if the mapping is known to
-    contain no template and no null at any depth, so that it need not be searched; False means unknown."""
+    """Mapping of keys to nodes. `alone`: the mapping was written in the short form of a single entry (`loss: ...` for
+    `losses: {loss: ...}`). When files are merged, the short and the long form remove each other (`source/merge.py`).
+    `is_plain`: True if the mapping is known to contain no template and no null at any depth, so that it need not be
+    searched; False means unknown."""
 
     __slots__ = ("alone", "entries", "is_plain", "span")
 

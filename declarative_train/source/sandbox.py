@@ -111,8 +111,9 @@ class Sandbox(BoundedEnvironment):
         return _to_plain(self.check_value(value))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `obj.attribute` for a template: the item of a mapping first, so that a variable may be called `items`;
-        else one of a few allowed methods."""
+        """Return `obj.attribute` for a template. If `obj` is a mapping with the item `attribute`, return the item, so
+        that a variable may be called `items`. Otherwise return the method of this name, if it is one of the few
+        allowed ones."""
         if isinstance(obj, Mapping) and attribute in obj:
             return obj[attribute]
         if isinstance(obj, Undefined):

@@ -50,11 +50,12 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return the positions of the characters of `value`, which was typed from `start` to `end` (inside any quotes).
-    `escapes`: the typed text may have escapes, which begin with a backslash.
+    """Return the positions of the characters of `value`, which was typed from `start` to `end` (inside any quotes); ()
+    if `value` is identical to the typed text. `escapes`: the typed text may have escapes, which begin with a
+    backslash.
 
-    Folding and indentation drop characters, so each run of characters that was kept is searched in the value, from left
-    to right. Empty if the value is identical to the typed text.
+    Folding and indentation drop characters. So each stretch of characters that was kept is searched in `value`, from
+    left to right.
     """
     if lines.text[start:end] == value:
         return ()
@@ -69,8 +70,8 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return (offset, text) of the parts of `raw` that the value contains unchanged: lines without indentation, cut at
-    escapes."""
+    """Return (offset, text) of each stretch of `raw`, a typed text, that its value contains unchanged: the lines
+    without their indentation, cut at escapes."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -16,8 +16,8 @@ PREFIX = "--set "
 
 
 def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """Parse the text after `--set` to a mapping; return None and diagnostics if it is wrong. A part of the path that
-    contains dots is quoted: `model.parameters."logits.weight".tie=embed.weight`."""
+    """Parse the text after `--set` to a mapping; return None and diagnostics if the text is wrong. A part of the path
+    that contains dots is quoted: `model.parameters."logits.weight".tie=embed.weight`."""
     text = PREFIX + option
     lines = Lines(text, text)
     parts, equals = _path(text)
@@ -54,7 +54,7 @@ def wrap_in_path(key: str, node: Node) -> Mapping | None:
 
 
 def as_option(setting: Mapping) -> str:
-    """Return a setting as the text to type after `--set`."""
+    """Return a setting, as `read_setting` makes it, as the text to type after `--set`."""
     parts, node = list[str](), cast(Node, setting)
     while isinstance(node, Mapping) and len(node.entries) == 1:
         name = node.entries[0].name
@@ -72,8 +72,8 @@ def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
 
 
 def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
-    """Return (start, end, name) of each part of the path, and the offset of the `=`; (None, None) if the text is not a
-    setting."""
+    """Return the (start, end, name) of each part of the path in `text`, and the offset of the `=`; (None, None) if
+    `text` does not have the form PATH=VALUE."""
     parts: list[tuple[int, int, str]] = []
     start = at = len(PREFIX)
     while at < len(text):

@@ -185,8 +185,8 @@ class _Explainer:
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """Return (start, end) of the value around an unquoted template; None if the value is plain text, in which a
-        template needs no quotes."""
+        """Return (start, end) of the value that contains the unquoted template at `begin` to `end` of a line. Return
+        None if the value is a plain text, in which a template needs no quotes."""
         _, _, offset, value = lexing.entry(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)

@@ -101,15 +101,16 @@ class Templates:
 
 
 def _is_of_chats(entry: Entry) -> bool:
-    """Return whether an entry of the recipe is a chat template: it has `{% %}` statements, which templates of recipes
-    do not have. Such a template is rendered for each dialogue, not when the recipe is read."""
+    """Return whether an entry of the recipe is a chat template: its key is `template` and its value has `{% %}`
+    statements, which templates of recipes do not have. A chat template is rendered for each dialogue, not when the
+    recipe is read."""
     value = entry.value
     return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the node for `value`, the result of a template. The node and all nodes in it have the span `span`, and
-    `template` as the typed scalar."""
+    """Return the node for `value`, the result of the template that the scalar `template` has. The node and all nodes
+    in it have the span `span`; each scalar in it keeps the typed text of the template."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):
@@ -138,7 +139,7 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
 
 
 def _is_echo(problem: Exception) -> bool:
-    """Return whether a template failed only because it uses a var that has failed."""
+    """Return whether a template failed only because it uses a variable of the section `vars` that has failed."""
     owner, name = getattr(problem, "owner", None), getattr(problem, "name", None)
     return isinstance(problem, FailedVar) or (isinstance(owner, VarValues) and name in owner.failed)
 

@@ -14,8 +14,9 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of the section `vars`. `failed`: names of vars that could not be rendered, which is reported only there.
-    `from_env`: names of vars that were computed from environment variables."""
+    """Values of the section `vars`. `failed`: names of variables that could not be rendered; only their own failure is
+    reported, not the templates that use them. `from_env`: names of variables that were computed from environment
+    variables."""
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()

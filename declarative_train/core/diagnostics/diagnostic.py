@@ -40,11 +40,12 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """Mistake in a recipe. `message` is lower case and says what was found and what was expected; `help` is one hint,
-    without the word `help`.
+    """Mistake in a recipe. `message` begins in lower case and says what was found and what was expected. `help` is one
+    hint, without the word `help`.
 
-    `fixes` are applied together or not at all. `rests_on`: the part of the recipe (`data.fields`, `all files`) that the
-    check needs. If that part could not be read, which is reported itself, this diagnostic is dropped.
+    `fixes` are applied together or not at all. `rests_on`: the part of the recipe (`data.fields`, `all files`) that
+    the check needs. If that part could not be read, this diagnostic is dropped: the failure to read has a diagnostic
+    of its own.
     """
 
     code: str

@@ -30,8 +30,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without consequences of unreadable values: if a value could not be read, that error stays,
-    and the other diagnostics at the same place are left out."""
+    """Return the diagnostics without those that only follow from another one: if a value could not be read, its
+    diagnostic is kept, and other diagnostics at the same position are removed."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

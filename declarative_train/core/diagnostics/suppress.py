@@ -106,8 +106,8 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _report_unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """Return the diagnostic for a code in a comment that hides nothing. Its edit removes the code, or the whole comment
-    if all codes of the comment are unused. `unused`: all unused codes of the comment."""
+    """Return the diagnostic for `code`, which `comment` names but which hides nothing. Its fix removes the code, or
+    the whole comment if none of its codes is used. `unused`: all unused codes of the comment."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):
