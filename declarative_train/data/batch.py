@@ -22,7 +22,7 @@ class Batch:
     """Rows for one forward of one rank. A batch is never changed.
 
     tensors      by field name, each (R, ...); R includes padding rows, which come last
-    num_rows     number of real rows; 0 on a rank without any (then R is 1 or, padded to full, microbatch_size)
+    num_rows     number of real rows; if it is 0, R is 1, or microbatch_size if all batches are padded to that size
     row_weight   (R,) float32, 1 for real rows, then 0; None if every row is real
     sample_ids   (num_rows,) int64, number of each sample in the set
     epoch        training epoch, from 0; None in an evaluation
@@ -88,8 +88,9 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Return a batch for each slot (this rank's part of a chunk), with all rows read by one call of the function
-    `take`, (epoch, positions) -> (sample numbers, tensors). `epoch`: the training epoch, None in an evaluation."""
+    """Return a batch for each slot in `parts` (a slot is this rank's part of a chunk). All rows are read by one call
+    of the function `take`: (epoch, positions) -> (sample numbers, tensors). `epoch`: the training epoch, None in an
+    evaluation."""
     import torch
 
     positions = [positions_of(slot) for slot in parts]
@@ -110,8 +111,8 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
 
 
 def without(batch: Batch, skipped: np.ndarray) -> Batch:
-    """Return a copy of the batch in which the rows that are true in `skipped` (num_rows,) became padding, with weight
-    0."""
+    """Return a copy of the batch in which some rows became padding, with weight 0. `skipped` (num_rows,) bool: True
+    for these rows."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

@@ -1,8 +1,9 @@
-"""Compilation of the section `data`: section -> DataSpec with everything that ranks need to know, and diagnostics.
+"""Compilation of the section `data` to a DataSpec, which has everything that ranks need to know about the data, and
+diagnostics.
 
-It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
-once, which checks it. Prepared sets are kept, so that a run in this process does not read them again. torch is not
-imported.
+It opens the sources, divides the rows into sets and computes the statistics of the training rows. It checks every
+value by converting it once. Prepared sets are kept, so that a run in this process does not read them again. torch is
+not imported.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
     """Return a reader for each field, with the statistics of the training rows; report fields without statistics.
-    `main`: table of the main source. `columns`: the columns of each (set with its own source or None, field)."""
+    `main`: table of the main source. `columns`: {(source, field): columns}; a source is None for the main source, else
+    the name of the set whose own source it is."""
     readers = []
     for name, field in draft.fields.items():
         if (None, name) not in columns:
@@ -198,9 +200,9 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Return the prepared sets, with the rows of each set converted. `parts`: reader of each field for the main source;
-    `columns`: columns of each (set with its own source or None, field). A field with a bad value is reported once; the
-    others are still checked."""
+    """Return the prepared sets, with the rows of each set converted. `parts`: reader of each field for the main
+    source. `columns`: {(source, field): columns}; a source is None for the main source, else the name of the set whose
+    own source it is. A field with a bad value is reported once; the others are still checked."""
     left = dict(parts)
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
@@ -250,8 +252,8 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report the columns and rows that no field reads. `main`: table of the main source. `tables`: the table of each
-    source, after packs have changed it."""
+    """Report the columns and rows that no field reads. `main`: table of the main source. `parts`: reader of each
+    field. `tables`: the table of each source, as packs have changed it."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
@@ -265,8 +267,9 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of the fields for the columns of the set `source`, which has a source of its own (None: the
-    main source). `parts`: the readers for the main source. Fields whose columns do not fit were reported earlier."""
+    """Return the readers of all fields for the columns of one source. `source`: None for the main source, else the
+    name of the set whose own source it is. `parts`: the readers for the main source. A field whose columns do not fit
+    is left out; it was reported earlier."""
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
@@ -276,8 +279,8 @@ def _fields_of_set(
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
-    """Report a bad value at the key of the recipe that defines which values are allowed; without such a key, at the
-    column."""
+    """Report a bad value at the key of the recipe that defines which values are allowed; if the recipe has no such
+    key, at the key that names the column."""
     name, field, key = base_of(error.part.name), error.part.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)

@@ -83,7 +83,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return the error. If only a few values that are not numbers make a column text, name the first of them in it."""
+    """Return `shape_error`. If one of the columns is read as text only because a few of its values are not numbers,
+    return an error that names the first of these values instead."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -97,8 +98,8 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
 
 
 def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
-    """Return the position of the first training row with the value that prevents statistics, for a message; None if it
-    is not found."""
+    """Return the position (row and file), for a message, of the first training row with the value that prevents
+    statistics; None if there is no such row."""
     import numpy as np
 
     if problem.value is None:
@@ -112,8 +113,8 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors of the section's key `window` (a sample of several consecutive rows). `window` is None if the
-    section has none."""
+    """Yield an error for each mistake at the key `window`, which makes a sample of several consecutive rows. `window`:
+    None if the section has no such key."""
     yield from _of_joined(section, window, span)
     if window is None:
         return
@@ -184,8 +185,8 @@ def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Itera
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors of a section without a window: for the key `rows` of fields, and for a source whose rows are single
-    steps of a sequence."""
+    """Yield errors that are possible only without a window: a field has the key `rows`, or each row of the source is a
+    single step of a sequence."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)
@@ -243,8 +244,8 @@ def _takes_rows(cut: slice | int, length: int) -> bool:
 
 
 class DataDraft:
-    """State of the section `data` while it is compiled. `fields`: the fields of the recipe, and additional outputs that
-    are read. `skipped`: rows that are left out."""
+    """State of the section `data` while it is compiled. `fields`: the fields of the recipe, and those of their
+    additional outputs (`NAME.mask`) that the model or the objective reads. `skipped`: rows that are left out."""
 
     def __init__(
         self,

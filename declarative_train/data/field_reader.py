@@ -23,8 +23,8 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
-    """Field with everything that is needed to compute its values from rows. `row`: shape and dtype for one row;
-    `sample`: shape and dtype for one sample, which may be a window of rows."""
+    """Field with everything that is needed to compute its values from rows. `row`: shape and dtype of the field for
+    one row. `sample`: shape and dtype for one sample, which may be a window of rows."""
 
     name: str
     field: Field
@@ -70,8 +70,8 @@ def make_part(
     window: WindowSpec | None,
     chain: TransformChain | None = None,
 ) -> FieldReader:
-    """Return the reader of a field. `statistics`: those of the training rows. `window`: the window of the section, if a
-    sample has several rows. `chain`: the transforms of images. Raises TransformError."""
+    """Return the reader of a field. `statistics`: the field's statistics of the training rows. `window`: the window of
+    the section, if a sample has several rows. `chain`: the transforms of images. Raises TransformError."""
     if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
@@ -80,7 +80,8 @@ def make_part(
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """Return shape and dtype of the field for one sample; with a window, dimension 0 are the rows of the window."""
+    """Return shape and dtype of the field for one sample. `row`: shape and dtype for one row. With a window, dimension
+    0 counts the rows of the window that the field uses."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
@@ -101,7 +102,7 @@ def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> It
 
 
 def base_of(name: str) -> str:
-    """Return the name of the field to which an output belongs: `NAME` for `NAME.mask`."""
+    """Return the name of the field to which an output belongs: `NAME` for `NAME.mask`, and `NAME` for `NAME`."""
     return name.partition(".")[0]
 
 
@@ -130,8 +131,8 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 def convert_chunks(
     table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield (place of the first row in the set, values by field) for all rows of a set, in chunks. `parts`: readers of
-    the fields. Raises BadSampleError and SourceError."""
+    """Yield (index within the set of a chunk's first row, values by field) for each chunk of the rows of a set.
+    `parts`: readers of the fields. Raises BadSampleError and SourceError."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, convert_rows(table, numbers, parts)
 
@@ -152,8 +153,8 @@ def values_of(
 
 @contextmanager
 def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
-    """Convert a BadValueError of the `with` block into a BadSampleError, which has the number of the row in the table.
-    `numbers`: the rows that are converted."""
+    """Convert a BadValueError of the `with` block into a BadSampleError, which names the row of the table. `numbers`:
+    the row numbers in the table of the values that the block converts."""
     try:
         yield
     except BadValueError as error:

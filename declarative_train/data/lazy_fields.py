@@ -72,8 +72,8 @@ class LazyReader(ABC):
 
     @abstractmethod
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check the file of the value with index `row` in `given`, and decode it completely if `whole`. Return the size
-        of the file in bytes. Raises BadValueError and MissingPackageError."""
+        """Check the file of the value with index `row` in `given`; with `whole`, also decode it completely. Return the
+        size of the file in bytes. Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(
@@ -83,8 +83,9 @@ class LazyReader(ABC):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each field. `given`: content of the columns, by
-        field. `keys`: numbers of the samples. `epoch`: None outside of training. Raises LazyFieldError and
+        """Return the decoded and transformed values (N, *shape) of each field. `given`: {field: content of its
+        columns}. `shapes`: {field: shape of one value after all transforms}. `keys`: numbers of the samples, from
+        which random numbers are made. `epoch`: None outside of training. Raises LazyFieldError and
         MissingPackageError."""
 
 

@@ -44,7 +44,7 @@ def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
 
 
 def specs_at(data: DataSpec, level: int) -> dict[str, TensorSpec]:
-    """Return the shape, dtype and range of each field in a step of this level."""
+    """Return the shape, dtype and range of each field in a step of level `level`."""
     specs, buckets = {field.name: field.tensor for field in data.fields}, buckets_of(data)
     return specs | {name: replace(specs[name], shape=(each[level],)) for name, each in buckets.items()}
 
@@ -77,21 +77,21 @@ def bucket_shares(data: DataSpec) -> tuple[tuple[int, float], ...]:
 
 
 def tokens_saved(data: DataSpec) -> int:
-    """Return by how many positions the mean training sample is shorter than the longest bucket."""
+    """Return the mean number of positions by which a training sample's bucket is shorter than the longest bucket."""
     shares = bucket_shares(data)
     return round(sum((shares[-1][0] - length) * share for length, share in shares))
 
 
 class BucketCuts:
-    """Cutter of the tensors of a batch to the length of a level. `levels`: (N,), the level of each sample of the
-    set."""
+    """Object that cuts the tensors of a batch to the length of a level's bucket. `levels`: (N,), the level of each
+    sample of the set."""
 
     def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
         self.levels, self._buckets = levels, buckets
 
     def cut(self, tensors: Mapping[str, torch.Tensor], level: int) -> dict[str, torch.Tensor]:
-        """Return the tensors (R, T, ...) of the fields with buckets cut to the length of the level; other tensors are
-        unchanged."""
+        """Return the tensors of the fields with buckets, (R, T, ...), cut to the length of the bucket `level`. Tensors
+        of other fields are returned unchanged."""
         lengths = {name: buckets[level] for name, buckets in self._buckets.items()}
         return {
             name: tensor[:, : lengths[name]].contiguous() if name in lengths else tensor
@@ -100,8 +100,9 @@ class BucketCuts:
 
 
 class BucketOrder:
-    """Order of an epoch in which batches have samples of one level. `samples(epoch, positions)` is the order without
-    buckets, over `len(levels)` positions."""
+    """Order of an epoch in which the samples of a batch have the same level where possible. It rearranges the order
+    without buckets, which the function `samples` gives: (epoch, positions) -> sample numbers, for `len(levels)`
+    positions."""
 
     def __init__(
         self,
@@ -118,7 +119,8 @@ class BucketOrder:
         self._window = lru_cache(maxsize=2)(self._arrange)
 
     def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the positions in the order without buckets of the samples at these positions; all int64."""
+        """Return for each of these positions, in the order with buckets, the position of the same sample in the order
+        without buckets; all int64."""
         found = positions.copy()
         windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
         for window in np.unique(windows[windows >= 0]).tolist():
@@ -137,8 +139,8 @@ class BucketOrder:
         return int(self._window(epoch, window)[1][place])
 
     def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (the positions in the order without buckets, for each position of a window; the level of each of its
-        batches)."""
+        """Return two arrays for a window of the order: the position without buckets of the sample at each position,
+        and the level of each batch."""
         size, first = self._size, window * _WINDOW
         count = min(_WINDOW, self._num_full - first)
         before = np.arange(first * size, (first + count) * size)

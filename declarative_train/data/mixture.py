@@ -53,8 +53,8 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Inner node of the binary tree of a Schedule: of every `parts` turns, `left` go to the first of the two `ways`,
-    all others to the second. A way is another node or the number of a source."""
+    """Inner node of the binary tree of a Schedule. Of every `parts` turns, `left` turns go to the first of the two
+    `ways` and all others to the second. A way is another inner node, or the number of a source."""
 
     parts: int
     left: int
@@ -71,7 +71,8 @@ class _Choice:
 
 
 class Schedule:
-    """Schedule of a mixture: which source gives the sample at each position of the epoch."""
+    """Schedule of a mixture: it decides which source gives the sample at each position of the epoch. `parts`: the
+    share of each source, an integer."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
@@ -100,7 +101,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions, at how many earlier positions `source` gives the sample."""
+        """Return, for each of these positions, the number of earlier positions at which `source` gives the sample."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)
@@ -120,11 +121,11 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Samples at N positions of a mixture: the source, the number of the pass over the source, and the place within
-    that pass. All are (N,).
+    """Samples at N positions of a mixture: the source, the number of the pass over the source, and the sample's place
+    within that pass. Each is an array (N,).
 
-    For a block-shuffled source, the place is one in the layout of the pass (data/shuffle.py), else in the order of the
-    samples.
+    For a block-shuffled source, the place is an index into the layout of the pass (data/shuffle.py); for another
+    source, into the order of the samples in the pass.
     """
 
     sources: np.ndarray
@@ -132,8 +133,8 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield (source, pass, indices of its positions among the N) for each source and each pass over it, passes
-        ascending."""
+        """Yield (source, pass, indices into the N positions) for each source and each pass over it. The passes of a
+        source ascend."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
             for number in np.unique(self.passes[mine]).tolist():
@@ -144,8 +145,9 @@ class MixedOrder:
     """Order of the samples of a mixture: the schedule picks a source for each position of an epoch, and each source
     continues its own passes.
 
-    `starts` (sources + 1,): number of the first sample of each source in the set, then the number of all samples.
-    `blocks`: starts of the blocks of the whole set, as for `RolledOrder`, if a source is block-shuffled.
+    `starts` (sources + 1,): the number in the set of each source's first sample, then the number of all samples.
+    `blocks`: the number in the set of each block's first sample, as for `RolledOrder`; None if no source is
+    block-shuffled.
     """
 
     def __init__(
@@ -191,14 +193,14 @@ class MixedOrder:
         return MixturePositions(sources, passes, places)
 
     def samples(self, placed: MixturePositions) -> np.ndarray:
-        """Return the number in the set (int64) of each of these samples."""
+        """Return, as int64, the number in the set of each sample in `placed`."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the numbers in the set of the samples at these places of pass `number` over a source."""
+        """Return the number in the set of each sample of `source` at these places of pass `number`."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).samples(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
@@ -207,15 +209,16 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a different number for each use of a sample: the sample's number in the set, plus the size of the set
-        for each earlier pass."""
+        """Return a number for each sample in `placed` that differs from pass to pass: the sample's number in the set
+        (`samples`), plus the size of the set for each earlier pass. Random transforms depend on this number."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """Source of a mixture, for display: its share of an epoch, and how often an epoch uses each of its samples."""
+    """Source of a mixture, for display. `part`: its share of the positions of an epoch. `times`: how often an epoch
+    uses each of its samples."""
 
     name: str
     num_samples: int
@@ -233,8 +236,8 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
 
 
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
-    """Return the rows of a table for display: share, size, and uses of a sample per epoch, for each source of the
-    mixture."""
+    """Return the rows of a table for display, one for each source of the mixture: name, share, number of samples, uses
+    of a sample per epoch, and type and path."""
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
     for each in measure_parts(data.mix):
@@ -247,7 +250,7 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
 
 
 def sources_in(prepared: PreparedSet) -> np.ndarray:
-    """Return (sources + 1,) int64: number of the first sample of each source in the set, then the number of all
+    """Return (sources + 1,) int64: the number in the set of each source's first sample, then the number of all
     samples. (The samples of a source are consecutive in the set, whatever the order of its rows.)"""
     rows = prepared.rows
     places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
@@ -271,9 +274,9 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture, with their numbers of samples in the training set. `weights`: the recipe's
-    weight of each source, or None. `window`, `streams`: keys of the shuffle, as in `choose_roll`; the memory is divided
-    among the sources by their shares."""
+    """Return the sources of a mixture, each with its number of samples in the training set. `weights`: the recipe's
+    weight of each source, or None. `window`, `streams`: keys of the shuffle, as in `choose_roll`. The sources divide
+    the memory of the shuffle in proportion to their shares."""
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)

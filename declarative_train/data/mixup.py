@@ -57,8 +57,8 @@ class PairMixer:
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mix(self, batch: Batch) -> Batch:
-        """Return the batch with pairs of samples mixed. At most one transform changes a sample; it mixes in the partner
-        as the partner was before any mixing."""
+        """Return the batch with pairs of samples mixed. At most one transform mixes a sample with its partner; it uses
+        the partner's values from before any mixing."""
         import torch
 
         if batch.num_rows < 2:
@@ -88,9 +88,9 @@ class PairMixer:
 def check_transforms(
     transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
 ) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
-    """Yield (keys below `data.transforms`, error) for each transform that cannot mix the fields, is at the wrong place
-    in the list, or has too large a share. `specs`: shapes of the fields, where known; `pictures`: names of the fields
-    of type `image`."""
+    """Yield (keys below `data.transforms`, error) for each transform of the list that mixes pairs of samples, but
+    cannot mix the fields, is at the wrong place in the list, or has too large a share. `specs`: shapes of the fields,
+    where known. `pictures`: names of the fields of type `image`."""
     entries = list(of_pairs(transforms))
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:

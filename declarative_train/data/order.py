@@ -24,8 +24,8 @@ def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int)
 
 
 def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
-    """Return, as int64, the values at these positions of a permutation of 0..size-1 that depends on `key`. For large
-    sizes the permutation is not held in memory."""
+    """Return, as int64, the entries at these positions of a permutation of 0..size-1 that depends on `key`. For large
+    sizes the permutation is not kept in memory."""
     if size <= _SORTED:
         order: np.ndarray = _sort_keys(key, size)[positions]
         return order
@@ -33,12 +33,12 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return, as int64, a whole permutation of 0..size-1 that depends on `key`, at a tenth of the cost per number of
-    `permute` (and another permutation).
+    """Return, as int64, a whole permutation of 0..size-1 that depends on `key`. It is not the permutation of
+    `permute`, and takes a tenth of the time per number.
 
-    The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
-    four times, each a permutation of them, as in the finalisers of hash functions; results of `size` and more are
-    dropped.
+    The numbers below the next power of two are multiplied by odd numbers, and their upper halves are combined with
+    their lower halves, four times, as in the finalisers of hash functions. Each of these operations is a permutation.
+    Results of `size` and more are dropped.
     """
     if size <= _FEW:
         return _sort_keys(key, size).copy()
@@ -85,8 +85,8 @@ def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Return the images of `numbers` under a permutation of 0..2^bits-1 (a Feistel network): each round changes one
-    half of the bits by a function of the other."""
+    """Return the entries at `numbers` of a permutation of 0..2^bits-1. The permutation is a Feistel network: each
+    round changes one half of the bits by a function of the other half."""
     low_bits = np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
     low, high = numbers & low_mask, numbers >> low_bits
@@ -100,8 +100,8 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Rank's part of a chunk: `num_rows` positions of the epoch from `start` on, then `num_padding` times the position
-    `filler`."""
+    """Part of a chunk that one rank has: `num_rows` positions of the epoch from `start` on, then `num_padding` times
+    the position `filler` as padding."""
 
     start: int
     num_rows: int
@@ -134,7 +134,7 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return the slot of a data-parallel rank in each chunk of a step, in order. There are accumulation x
+    """Return the slot of a data-parallel rank (its part) in each chunk of the step `found`. There are accumulation x
     num_microbatches chunks, even if the last batch of an epoch is smaller."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
@@ -145,8 +145,8 @@ def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
-    """Return, as one int64 array, the positions of a data-parallel rank (as by `slots`) in `num_steps` consecutive full
-    batches, of which the first begins at position `start`."""
+    """Return, as one int64 array, the positions of a data-parallel rank in `num_steps` consecutive full batches; the
+    first batch begins at position `start`. The positions are those of `slots`."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
     return mine.ravel()

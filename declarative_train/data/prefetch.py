@@ -1,10 +1,10 @@
 """Prefetching: results in order, computed ahead of their use by threads or by loader processes, and copied to a GPU.
 
-An error is raised in place of its result. Closing the iterator early ends the threads or the processes.
+An error is raised where its result would be yielded. Closing the iterator early ends the threads or the processes.
 
-A wait is reported after half a minute, and again each time it has doubled, with the file that is being read. A thread
-or loader process that waits for another one reports the activity of that one as its own; only a wait of the training
-loop is shown to the user, and ends in an error if it lasts too long.
+A wait is reported after half a minute, and again each time it has doubled, with the file that is being read. If a
+thread or loader process waits for another one, it reports the other one's activity as its own. Only a wait of the
+training loop is shown to the user; it becomes an error if it lasts too long.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Time limits for waiting for data, and `report`, the function that shows the message of a long wait."""
+    """Settings of waiting for data: the time limit `limit_s`, and the function `report`, which shows the message about
+    a long wait."""
 
     def __init__(self) -> None:
         self.reset()
@@ -60,8 +61,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data, which is reported if it is long. `of` returns the activity of the awaited thread or process, None
-    if that is unknown."""
+    """Wait for data, which is reported if it is long. `of`: function that returns the activity of the awaited thread
+    or process, None if it is unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -116,9 +117,9 @@ class _Failure:
 
 
 class Prefetcher(Generic[K, T]):
-    """Results of `make(name)` for a sequence of names, computed ahead in that order by threads of this process.
+    """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The results that are kept have at most the size `room` in total (measured by `size_of`), but one more is computed if
+    The sizes of the results that are kept (`size_of(name)`) add up to at most `room`; one more result is computed if
     all others are in use.
     """
 
@@ -236,16 +237,16 @@ def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield the results of loader processes, `count` lists of batches, moved to the device. `first`: number of the
-    first result."""
+    """Yield `count` lists of batches, moved to the device. `made`: the results of loader processes, in order. `first`:
+    number of the first result."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` results of `made`, each a list of batches, moved to the device; for a GPU, a thread copies them
-    ahead. `first`: number of the first result."""
+    """Yield `count` results of `made`, each a list of batches, moved to the device. For a GPU, a thread copies them
+    ahead of their use. `first`: number of the first result."""
     if is_gpu(device) and count:
         yield from copy_ahead(in_thread(made), first, count, device)
         return
@@ -256,8 +257,9 @@ def from_host(
 def copy_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
-    """Yield `make(first)`, `make(first + 1)`, ... on the device. A thread makes and copies them ahead, on a CUDA stream
-    of its own: on the computing stream a copy would wait for earlier kernels, and later kernels for the copy."""
+    """Yield `make(first)`, `make(first + 1)`, ... on the device. A thread computes and copies them ahead, on a CUDA
+    stream of its own. On the computing stream, a copy would wait for earlier kernels, and later kernels for the
+    copy."""
     import torch
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -293,8 +295,9 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function (number) -> batches that gets the next result of loader processes in a thread. It starts the
-    processes first: a fork while another thread computes may inherit a lock that is never released."""
+    """Return a function (number) -> list of batches, for a thread to call: it returns the next result of `made`,
+    whatever the number. The loader processes are started here, before the thread: a fork while another thread computes
+    may inherit a lock that is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:
@@ -307,8 +310,8 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     """Yield `make(first)` to `make(first + count - 1)`, computed by `num_workers` processes in turn, each at most
     `DEPTH` results ahead.
 
-    The processes are forked from this one, so that they share its data, and are workers of torch's DataLoader: results
-    come through shared memory, a dead worker is noticed, and no worker outlives its parent.
+    The processes are forked from this one, so that they share its data. They are workers of torch's DataLoader:
+    results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -355,7 +358,7 @@ def _end(workers: Iterable[Process] = _WORKERS) -> None:
 
 
 def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
-    """Return the next result of the loader process number `turn`."""
+    """Return the next result, which loader process number `turn` computes. Report a long wait."""
 
     def doing() -> FileActivity | None:
         found = slots.of(turn)

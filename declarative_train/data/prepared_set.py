@@ -1,7 +1,7 @@
-"""Preparation of a set: a table, the set's rows in it and the fields -> samples from which batches can be made.
+"""Preparation of a set: from a table, the set's rows in it and the fields, to samples from which batches can be made.
 
-A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch: lint also
-prepares the sets, because the conversion checks every value.
+A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch, because
+lint prepares the sets too: the conversion checks every value.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Set that is ready for training. `held`: values in memory, by field, in the order of the set; None: rows are read
-    when a batch needs them. (Lazy fields, such as images, are always read then.) `chain`: the transforms of images.
-    `skips`: the bad rows, if the recipe skips them. `levels`: see data/length_buckets.py."""
+    """Set that is ready for training. `held`: {field: its values in memory, in the order of the set}, without lazy
+    fields (such as images), which are read when a batch needs them; None if all fields are read then. `parts`: the
+    readers of the fields. `chain`: the transforms of images. `skips`: the bad rows, if the recipe skips them.
+    `levels`: the level of each sample, if fields have length buckets (data/length_buckets.py)."""
 
     name: str
     table: Table
@@ -71,7 +72,8 @@ class PreparedSet:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size in bytes of all rows in memory and of the images in their files; None if unknown."""
+        """Size in bytes that the values of the set have in memory, where images count with the size of their files;
+        None if unknown."""
         parts = [part for part in self.parts if not part.field.is_lazy]
         numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.lazy:
@@ -88,9 +90,9 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return (N, *sample shape) of each field in `names` (None: of all fields) for the sample numbers `samples`
-        (N,) int64. `epoch`: the training epoch, None in an evaluation; images are changed at random only in training.
-        Raises BadSampleError, SourceError."""
+        """Return {field: (N, *sample shape)} for the sample numbers `samples` (N,) int64. `names`: the fields; None:
+        all. `epoch`: the training epoch, None in an evaluation; images are changed at random only in training. Raises
+        BadSampleError, SourceError."""
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -135,8 +137,8 @@ class PreparedSet:
     def pictures(
         self, given: Mapping[str, LazyValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the values of all lazy fields, which share random numbers. `given`: content of their columns, by
-        field. Raises BadSampleError."""
+        """Return the values of all lazy fields for these samples. The fields share random numbers, so that an image
+        and its mask get the same transform. `given`: {field: content of its columns}. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
         except LazyFieldError as error:
@@ -145,7 +147,7 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Return the content of the columns of the lazy fields for these samples, by field. Raises SourceError."""
+        """Return {lazy field: content of its columns} for these samples. Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
@@ -169,8 +171,8 @@ class PreparedSet:
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
     def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-        """Return, by field, windows of `length` consecutive rows from each of `starts` on, with only those rows of a
-        window that the field uses. Raises BadSampleError."""
+        """Return by field, for each of `starts`, the window of `length` consecutive rows of the table from that row
+        on. Of each window, only the rows that the field uses are returned. Raises BadSampleError."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -206,8 +208,8 @@ def prepare(
     every           readers of all fields of the set
     hold_bytes      maximum size at which the set is kept in memory
     known           cache that remembers whether the values were checked before
-    is_checked      the values were checked already
-    skips           bad rows are left out or, in a set that is not in memory, replaced; None: they are errors
+    is_checked      True if the values were checked already
+    skips           record of bad rows, which are left out or, in a set not in memory, replaced; None: they are errors
 
     Raises BadSampleError, SourceError, MissingPackageError.
     """
@@ -250,7 +252,7 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row in the first chunks of a set, which have the first `most` rows."""
+    """Yield an error for each bad row in the first `most` rows of a set and in the rest of their last chunk."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -268,11 +270,12 @@ def glance(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes, of the set `name` before a run; other errors
-    are found when images are read. `lazy`: readers of these fields. `decoded_bytes`: total size of local files to
-    decode completely, which is all images of a small set.
+    """Check the headers of the first images, and the coordinates of boxes, of the set `name` before a run. Other
+    errors are found when images are read. `lazy`: readers of the lazy fields (images, boxes). `decoded_bytes`: total
+    size of the local files to decode completely; a small set is decoded as a whole.
 
-    Bad rows are added to `skips`. Raises BadSampleError, SourceError and MissingPackageError.
+    With `skips`, bad rows are added to it; without, they are errors. Raises BadSampleError, SourceError and
+    MissingPackageError.
     """
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:
@@ -301,8 +304,8 @@ def _with(
 
 
 def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory: the field's own, or a narrower
-    one for a large integer field whose range is known."""
+    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory: usually that of
+    `part.storage`; for a large integer field whose range is known, a smaller dtype."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -311,14 +314,14 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array, copied if it is a view or read-only: the memory of a view may belong to the table, or to a
-    mapped file that can be truncated."""
+    """Return the array. If it is a view or read-only, return a copy instead, because the memory of a view may belong
+    to the table, or to a mapped file that can be truncated."""
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
 def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
-    """Convert the first `most` rows (and the rest of their last chunk), to find values that the fields cannot convert.
-    Raises BadSampleError and SourceError."""
+    """Find values that the fields cannot convert, by converting the first `most` rows (and the rest of their last
+    chunk). Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return

@@ -36,7 +36,8 @@ _BLOCK_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive steps of an epoch with full batches: `count` steps, the first at position `start`."""
+    """Consecutive steps of one epoch with full batches: `count` steps, the first of which begins at position
+    `start`."""
 
     epoch: int
     start: int
@@ -49,9 +50,10 @@ TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 class TrainingBatches:
     """Training set as batches for one data-parallel rank.
 
-    `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: keep an in-memory set on the
-    device, if it fits next to the `steps_bytes` that a step needs; otherwise batches are copied through pinned memory.
-    `bytes_on_device`: memory of the set that stays on the device for the whole run.
+    `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: keep a set that is in memory on
+    the device, if the device has room for the set in addition to the `steps_bytes` that a step needs; otherwise
+    batches are copied through pinned memory. `bytes_on_device`: memory of the set that stays on the device for the
+    whole run.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class TrainingBatches:
         return self._in_epoch(epoch, self._place(epoch, positions))
 
     def _place(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the positions without length buckets of the samples that have these positions with buckets."""
+        """Return for each of these positions the position of the same sample in the order without length buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _in_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the samples at these positions of the order without length buckets."""
+        """Return the number in the set of the sample at each of these positions of the order without length buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -110,22 +112,23 @@ class TrainingBatches:
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
-        """Return this rank's batches of optimizer step `step` (from 1), one per chunk. Raises DataError."""
+        """Return this rank's batches of optimizer step `step` (from 1), one batch per chunk. Raises DataError."""
         return self._mix_pairs(self._one(step))
 
     def _one(self, step: int) -> list[Batch]:
         return [move_batch(batch, self._device) for batch in self._on_host(step)]
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
-        """Return the batches with pairs of samples mixed (mixup), on the device. The number of rows is even, so both
-        samples of a pair are in one batch."""
+        """Return the batches, on the device, with pairs of samples mixed (mixup) if the recipe says so. The number of
+        rows of a batch is even, so that both samples of a pair are in one batch."""
         return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """Yield this rank's batches of step `first_step`, `first_step + 1`, ... Raises DataError.
+        """Yield this rank's batches of step `first_step`, of step `first_step + 1`, and so on for `num_steps` steps.
+        Raises DataError.
 
-        Steps are prepared ahead: by loader processes if the recipe sets `workers`, by a thread if the set is not in
-        memory, else a few steps at once. Close the iterator to end it early.
+        Steps are prepared ahead: by loader processes if the recipe sets `workers`; by a thread if the set is not in
+        memory; otherwise several steps are prepared at once. Close the iterator to end it early.
         """
         made = self._iterate_batches(first_step, num_steps)
         return made if self._pairs is None else self._each_paired(made)
@@ -232,7 +235,7 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return up to `most` steps with full batches, from `step` on, as one run per epoch."""
+        """Return at most `most` steps with full batches, from `step` on, as one `_Run` for each epoch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -246,8 +249,8 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each step of `runs`, whose rows are read all at once, in the order (step, chunk,
-        row)."""
+        """Yield the batches of each step of `runs`. Their rows are read by one call of `take`, in the order (step,
+        chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -276,7 +279,8 @@ class EvaluationBatches:
     """Single pass over a set in the order of its rows, as batches for one data-parallel rank.
 
     Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
-    only that many samples, spread evenly over the set. `cuts`: each batch is cut to the bucket of its longest sample.
+    only that many samples, spread evenly over the set. `cuts`: with length buckets, each batch is cut to the bucket of
+    its longest sample.
     """
 
     def __init__(
@@ -330,7 +334,7 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches of a small set, which are kept in host memory after the first pass."""
+        """Yield this rank's batches of a small set. They are kept in host memory after the first pass."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -382,8 +386,8 @@ class EvaluationBatches:
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
     """Return the order in which a set that is not shuffled is read block by block, each block once and ahead of its
-    use. None if that is not possible: the set is in memory or has no blocks, bad rows are skipped (the next good row
-    replaces them), or loader processes make whole steps."""
+    use. Return None if the set cannot be read in this way: it is in memory or has no blocks, bad rows are skipped (the
+    next good row replaces each), or loader processes make whole steps."""
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -397,8 +401,8 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether an in-memory set may be kept on the device, as by `may_lie_on_gpu`; True for a device that is not
-    a GPU. `steps_bytes`: memory of a step."""
+    """Return whether a set that is in memory may also be kept on the device, by the rule of `may_lie_on_gpu`; True for
+    a device that is not a GPU. `steps_bytes`: memory that a step needs."""
     import torch
 
     if not is_gpu(device):
@@ -407,6 +411,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the sample numbers at these positions of an evaluation of `num_samples` samples, spread evenly over a set
-    of `total` samples."""
+    """Return the sample numbers at these positions of an evaluation of `num_samples` samples, which are spread evenly
+    over a set of `total` samples."""
     return positions if num_samples == total else positions * total // num_samples

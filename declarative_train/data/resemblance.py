@@ -36,8 +36,8 @@ _TIME = re.compile(r"(?i)(.*_)?(date|datetime|day|hour|month|time|timestamp|ts|w
 def check_resemblance(
     data: DataSpec, targets: Collection[str], classes: Collection[str], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each kind of resemblance between rows. `targets`: the fields that losses compare outputs
-    with; `classes`: the targets that are classes."""
+    """Yield a warning for each kind of resemblance between rows that is found. `targets`: the fields with which losses
+    compare outputs. `classes`: the targets that are classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
     if data.window is not None or data.mix or training.held is None or training.num_samples < _LEAST_ROWS:
@@ -98,8 +98,8 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Return the probability that two rows have equal values in the columns `names`, if the columns were independent;
-    estimated from the first `most` rows."""
+    """Return the probability that two rows have equal values in all columns `names`, if these columns were
+    independent. It is estimated from the first `most` rows. `held`: the values in memory, by field."""
     found = 1.0
     for name in names:
         for column in held[name][:most].reshape(len(held[name][:most]), -1).T:
@@ -136,7 +136,7 @@ def _check_neighbours(
 
 
 def _correlation(values: np.ndarray) -> float:
-    """Return the correlation of each value with the next one; 0 for a target with few different values, such as
+    """Return the correlation of each value with the next one. Return 0 for a target with few different values, such as
     classes."""
     if len(np.unique(values)) < len(values) // 2:
         return 0.0

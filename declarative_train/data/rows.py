@@ -1,5 +1,5 @@
-"""Rows of a set: the numbers of its rows in the table, stored in little memory; and windows of consecutive rows as
-samples. A row's place is its index within the set."""
+"""Rows of a set: their numbers in the table, stored in little memory; and samples that are windows of consecutive
+rows. In this module, the place of a row is its index within the set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: place in the set -> number of the row in the table."""
+    """Rows of a set: a map from the place in the set to the number of the row in the table."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -77,15 +77,16 @@ class RowList(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
-    """Rows of a set of a mixture, whose table is several tables concatenated. `firsts`: number of the first row of each
-    table."""
+    """Rows of a set of a mixture, whose table is several tables concatenated. `pieces`: the set's rows in each table.
+    `firsts`: the number, in the concatenated table, of each table's first row."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
 
     @property
     def begins(self) -> np.ndarray:
-        """Places at which the rows of each table begin, then the number of all rows: (tables + 1,)."""
+        """Place in the set at which the rows of each table begin, then the number of all rows of the set: (tables +
+        1,)."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -113,7 +114,7 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at these ascending places, still with one piece per table."""
+        """Return the rows at these places, which ascend, as a RowChain with one piece per table."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -121,8 +122,8 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Random rows of `base`, for sets that are too large to list: the entries from `start` up to `stop` of a random
-    permutation of all rows."""
+    """Random rows of `base`, for sets that are too large to list. They are the entries from `start` up to `stop` of a
+    random permutation of all rows of `base`."""
 
     base: SetRows
     key: int
@@ -141,8 +142,8 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Random share of each block of rows, in the order of the file: for sets that are too large to list and are read in
-    blocks. Of the first n rows of `base`, where n is the end of a block, round(n * fraction) are in the share.
+    """Random share of the rows of each block, in the order of the file. It is for sets that are too large to list and
+    are read in blocks. If the first n rows of `base` end with a block, round(n * fraction) of them are in the share.
 
         starts   (blocks + 1,) first row of each block, from row 0 on
         base     the rows that are divided; None: all rows
@@ -158,8 +159,8 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random share of `num_rows` rows of `base` (None: all rows), determined by `key`; with `others`, the
-        rows that are not in that share. `starts`: as in the class."""
+        """Return a random share of `num_rows` rows of `base` (None: of all rows), determined by `key`. With `others`,
+        return the rows of `base` that are not in that share. `starts`: (blocks + 1,), first row of each block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -169,8 +170,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each number in `rows` (starts of blocks or the end), how many of the set's rows have a smaller
-        row number."""
+        """Return, for each row number in `rows`, how many of the set's rows have a smaller row number. Each entry of
+        `rows` is the start of a block or the end of the last one."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -201,11 +202,12 @@ class RowShare(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs, and no window
-    crosses from one run into the next; the k-th window of a run begins `k * stride` after the start of the run.
+    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs (stretches of
+    consecutive rows), and no window extends from one run into the next. The k-th window of a run, from 0, begins `k *
+    stride` places after the start of the run.
 
-        begins  (runs,) places at which a run begins
-        counts  (runs + 1,) number of samples in earlier runs
+        begins  (runs,) place at which each run begins
+        counts  (runs + 1,) number of samples in all earlier runs
     """
 
     length: int
@@ -227,16 +229,16 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Order of a table's rows for windows (`order`), and the sizes of the groups that no window leaves. `order` None:
-    the order of the file, as one group."""
+    """Order of a table's rows for windows. `order`: the row numbers in this order, group after group; None: the order
+    of the file, as one group. `sizes`: the number of rows of each group; no window extends over two groups."""
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group
 
 
 def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
-    """Return the order of a table's rows for windows. Raises ValueError, in the words of the recipe, if a column has no
-    order."""
+    """Return the order of a table's rows for windows. Raises ValueError if a column that defines the order has values
+    without an order; the message names the keys of the recipe."""
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
@@ -246,8 +248,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows from `first` up to `stop` in the order for windows, and the sizes of the groups. (No group has
-    rows of two sources of a mixture.)"""
+    """Return the rows from `first` up to `stop`, which are those of one source, in the order for windows, and the
+    sizes of the groups. (In a mixture, each source has groups of its own.)"""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]
@@ -258,8 +260,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the rows of a set in the order that its windows need, and the windows. No window crosses the end of a
-    group, or a row of another set."""
+    """Return the rows of a set in the order that its windows need, and the windows. No window extends over the end of
+    a group, or over a row that belongs to another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)
@@ -279,7 +281,8 @@ def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[Se
 
 
 def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the rows and the windows of a mixture's set, made for each source separately."""
+    """Return the rows and the windows of a set of a mixture. Each source is treated separately, so that no window has
+    rows of two sources."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]

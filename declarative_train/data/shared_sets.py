@@ -1,9 +1,9 @@
-"""Prepared sets of a run, from its DataSpec: read again, kept from before, or shared with another process of this
-machine; and samples of them for checks of values before the run.
+"""Prepared sets of a run, made from its DataSpec: prepared now, kept from an earlier call, or shared by another
+process of this machine; and samples of these sets for checks of values before the run.
 
 Sets that `describe` prepared in this process are not read again. To share sets, one process moves them to a file
 without a name (memfd), which disappears with the last process that has it open. Each process maps it privately, so
-writes are not shared. If that is not possible (another operating system, sets that are not in memory, user code that
+writes are not shared. If sets cannot be shared (another operating system, sets that are not in memory, user code that
 cannot be pickled), every process prepares its own sets.
 """
 
@@ -56,7 +56,8 @@ _MOST_COLUMNS = 64  # of a field whose extremes are looked for: an image has the
 
 
 def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
-    """Keep these sets for the next call of `prepare_sets` with an equal spec, in place of earlier ones."""
+    """Keep these sets, and forget those kept before: the next call of `prepare_sets` with an equal spec returns
+    them."""
     _keep(_key(spec), sets)
 
 
@@ -76,8 +77,8 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
-    """Return the prepared sets by name, `training` first, prepared now or kept from before. Raises DataError if the
-    data differ from the spec."""
+    """Return the prepared sets by name, `training` first. They are prepared now, unless `remember` or `accept` kept
+    sets for an equal spec. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -160,9 +161,9 @@ def _prepare_one(
 
 
 class Offer(NamedTuple):
-    """Reference to the file in which another process shares its sets. `mark`: the first bytes of the file, to recognise
-    it, because a process in another container may have the same number. `ends`: offsets in the file at which the
-    pickled sets and their arrays end."""
+    """Reference to the file in which another process shares its sets: process id `pid` and file descriptor `file`.
+    `mark`: the first bytes of the file, by which it is recognised, because a process in another container may have the
+    same id. `ends`: offsets in the file at which the pickled sets and each of their arrays end."""
 
     pid: int
     file: int
@@ -190,7 +191,8 @@ def offer(spec: DataSpec) -> Offer | None:
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
     """Share the prepared sets with other processes during the `with` block, and yield the reference to them (see
-    `offer`); None if they cannot be shared, or not be prepared, which the other processes then report."""
+    `offer`). Yield None if the sets cannot be shared, or if they cannot be prepared; the other processes then report
+    the error."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say
@@ -253,8 +255,8 @@ def _align(place: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set in memory, in a process that has not opened the set's files. It has only facts that are known
-    without reading the files."""
+    """Table of a set in memory, in a process that has not opened the set's files. It has only the facts that are known
+    without reading them."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
@@ -265,8 +267,9 @@ class _ClosedTable(Table):
 
 
 class Sample:
-    """Samples for checks of values: some or all of the training set, then of the other sets in the order of the recipe.
-    `is_whole`: all samples of all sets are included. `num_training`: the number of training samples."""
+    """Samples for checks of values: some or all samples of the training set, followed by some or all of the other sets
+    in the order of the recipe. `is_whole`: every sample of every set is included. `num_training`: how many training
+    samples are included."""
 
     def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets
@@ -291,8 +294,8 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return the values of each field for the first `num_rows` training samples and for up to `most` more in which
-        a field has its minimum, its maximum or its value closest to zero, where logarithms, roots and divisions fail
+        """Return {field: values} for the first `num_rows` training samples, and for up to `most` more samples in which
+        a field has its minimum, its maximum or its value closest to zero: there, logarithms, roots and divisions fail
         first. If the set is not in memory, return only the first samples. The value is None for a field that cannot be
         read now."""
         if self._sets[0].held is None:
@@ -311,7 +314,8 @@ class Sample:
             yield from (int(np.argmin(column)), int(np.argmax(column)), int(np.argmin(np.abs(column))))
 
     def values(self, name: str) -> np.ndarray | None:
-        """Return (N, *sample shape) of a field; None if it is lazy (images) or cannot be read now."""
+        """Return the values (N, *sample shape) of a field for all N of these samples; None if the field is lazy
+        (images) or cannot be read now."""
         if name not in self._values and self._is_late(name):
             self._values[name] = None
         if name not in self._values:
@@ -329,8 +333,8 @@ class Sample:
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the position in a file of sample `row` of these samples, for messages; for a window, the position of
-        its first row."""
+        """Return the position (file and row) of sample number `row` of these samples, for messages. For a window, it
+        is the position of the first row of the window."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]
@@ -350,8 +354,8 @@ def sample(spec: DataSpec) -> Sample:
 
 
 def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
-    """Return at most `most` sample numbers of a set, ascending: all, or some spread over the set; if the set is not in
-    memory, the first ones."""
+    """Return at most `most` sample numbers of a set, ascending: all samples if there are so few, else samples spread
+    evenly over the set. If the set is not in memory, return the first samples instead."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))
     if each.num_samples <= most:

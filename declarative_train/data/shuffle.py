@@ -1,18 +1,18 @@
 """Block shuffle: (seed, epoch, position) -> sample, for a set that is read in blocks.
 
-Each epoch orders the blocks differently and mixes rows within a window of blocks. It is a pure function, as
-`order.sample_index`, and reads each file in large pieces.
+Each epoch orders the blocks differently and mixes rows within a window of blocks. The order is a pure function, like
+`order.sample_index`, and each file is read in large pieces.
 
-layout     the blocks of an epoch in random order, one after the other; a place is an index into it
+layout     the blocks of an epoch in random order, one after the other; a place is an index into the layout
 streams    S equal parts of the layout; S is part of the plan, and does not depend on the number of ranks
 windows    a stream is cut into windows of W blocks; the samples of each window are shuffled
 sequence   position p of the epoch is the next sample of stream p mod S
 batch      consecutive positions of the sequence, sorted by stream
 
-So a batch has samples of all streams, those of one stream are consecutive in it, and a rank, which has some slots of
-each batch, reads only some streams. Another batch size cuts the same sequence at other positions. The first window of a
-stream is one block, so that the first batch is ready early. The size of the second window differs from stream to
-stream, so that streams reach the end of their windows at different times.
+So a batch has samples of all streams, and the samples of one stream are consecutive in it. A rank, which has some
+slots of each batch, reads only some streams. Another batch size cuts the same sequence at other positions. The first
+window of a stream is one block, so that the first batch is ready early. The size of the second window differs from
+stream to stream, so that streams reach the end of their windows at different times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
     """Return the block shuffle (its number of streams, and of blocks per window) that keeps about `window` samples in
-    memory; None: as many as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None."""
+    memory; if `window` is None, as many as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None.
+    `sample_bytes`: size of one sample."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
@@ -59,8 +60,9 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together. `start`: place of the first one in the layout of the epoch. `key`: key of
-    their permutation; None: they are not shuffled."""
+    """Samples that are shuffled together: `size` consecutive places of the layout of epoch `epoch`, from place `start`
+    on. `number`: number of the window in the epoch. `key`: key of the random permutation of the samples; None: they
+    are not shuffled."""
 
     epoch: int
     number: int
@@ -70,12 +72,13 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the permutation (size,) int64 of the window: the sample (counted from 0 in the window) at each
-        place."""
+        """Return the permutation of the window, (size,) int64: entry k is the sample at the k-th place of the window.
+        Samples are counted from 0 in the window."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the samples, counted from 0 in the window, at these places of the layout."""
+        """Return the samples, counted from 0 in the window, at these places of the layout. All places are in this
+        window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -86,8 +89,8 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of a block-shuffled set. `starts` (blocks + 1,): number of the first sample of each block, then the number
-    of all samples. `seed` None: blocks and samples keep their order."""
+    """Order of a block-shuffled set. `starts` (blocks + 1,): the number of the first sample of each block, then the
+    number of all samples. `seed`: None means that blocks and samples keep their order."""
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -106,23 +109,23 @@ class RolledOrder:
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the places in the layout of the samples at these positions of an epoch; they are the same in every
-        epoch."""
+        """Return, for each of these positions of an epoch, the place of its sample in the layout. It is the same in
+        every epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places in the layout for these positions of a full batch and for the same positions of the next
-        full batches; `count` batches in all."""
+        """Return the places in the layout of the samples of `count` full batches. `positions`: some positions of the
+        first batch; the same positions of each following batch are used."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return runs of consecutive places if these positions of a full batch cover complete streams: (first place of
-        each run, length of all runs). The next full batches continue each run. Length 0: they do not cover complete
-        streams."""
+        """Return (first place of each run, length of all runs), if these positions of a full batch are all positions
+        of some streams: the samples of a stream in a batch are a run of consecutive places of the layout, and the next
+        full batch continues each run. Otherwise return an empty array and length 0."""
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0
@@ -141,8 +144,8 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the places in the layout for slots of runs of the sequence. A run has `length` positions from position
-        `begin` on, sorted by stream; `slot` is an index in this order. The three arrays have one value for each
+        """Return the place in the layout of each slot. A run is `length` positions of the sequence, from position
+        `begin` on, sorted by stream; `slot` is an index into the sorted run. The three arrays have one entry for each
         result."""
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -159,7 +162,7 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position of the epoch at which sample number `turn` of a stream is used."""
+        """Return the position of the epoch that uses the sample with index `turn` (from 0) of a stream."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -169,8 +172,9 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of each slot. Streams have rounds + 1 or `rounds` consecutive slots: streams 0 to first - 1
-    have rounds + 1; from there to phase - 1, `rounds`; from there to last - 1, rounds + 1; all later ones, `rounds`."""
+    """Return the stream of each slot of a run of the sequence, which is sorted by stream. Each stream has `rounds` or
+    rounds + 1 consecutive slots: streams 0 to first - 1 have rounds + 1; from there to phase - 1, `rounds`; from there
+    to last - 1, rounds + 1; all later ones, `rounds`."""
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
@@ -183,8 +187,8 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Layout of one epoch: the order of the blocks, and the windows made of them. Its memory grows with the number of
-    blocks."""
+    """Layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows with the
+    number of blocks. `stretches`: places at which the streams begin, then the end. `window`: blocks per window."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
@@ -209,7 +213,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return the number of the window to which each place of the layout belongs."""
+        """Return, for each place of the layout, the number of the window that contains it."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -225,8 +229,8 @@ class EpochLayout:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
-        """Return the pieces of blocks of which a window consists, in the order in which `ShuffleWindow.inner` counts
-        samples."""
+        """Return the pieces of blocks of which a window consists. `ShuffleWindow.inner` counts the samples of the
+        window in the order of these pieces."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -240,9 +244,9 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the layout at which the windows of stream `stream` of `num_streams` begin. `laid`: the place
-    at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`: blocks per
-    window."""
+    """Return the places of the layout at which the windows of stream number `stream` (of `num_streams`) begin. `laid`:
+    the place at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`: blocks
+    per window."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams
@@ -264,7 +268,8 @@ def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.nd
 
 
 def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
-    """Return how many samples begin before each of these places of a set."""
+    """Return, for each of these places of a set, how many samples begin before it. `windows`: how samples are cut from
+    the rows; None: each row is a sample."""
     if windows is None or not len(windows.begins):
         return places if windows is None else np.zeros_like(places)
     run = np.searchsorted(windows.begins, places, side="right") - 1
@@ -274,8 +279,8 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return the maximum size in bytes at which a set is kept in memory: 0 if the recipe sets a shuffle with smaller
-    windows (`window`) and the set can be read in blocks."""
+    """Return the maximum size in bytes at which a set is kept in memory. It is 0 (never in memory) if the recipe sets
+    a shuffle window (`window`, in samples) smaller than the set, and the set can be read in blocks."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -283,9 +288,9 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return the maximum size in bytes at which other sets of the training set's source are kept in memory: 0 if that
-    source is read in blocks, because their rows are spread over all files, which would be read before the first
-    step."""
+    """Return the maximum size in bytes at which the other sets of the training set's source are kept in memory. It is
+    0 (never in memory) if that source is read in blocks: the rows of these sets are spread over all files, so that all
+    files would be read before the first step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
@@ -307,7 +312,8 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Return the starts of blocks (blocks + 1,), with each block of more than `most` samples cut into equal parts."""
+    """Return the starts of blocks (blocks + 1,) after each block with more than `most` samples was cut into equal
+    parts."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -316,8 +322,8 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return, for each start of a block, the place in the set of the first row from there on; None if the rows are not
-    in the order of the files."""
+    """Return, for each start of a block (a row of the table), the place in the set of its first row from there on;
+    None if the rows of the set are not in the order of the files."""
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):

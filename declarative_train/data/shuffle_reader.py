@@ -1,8 +1,8 @@
-"""Reader of a block-shuffled set: the samples of one rank, or of one loader process, from windows that threads read
-ahead.
+"""Reader of a block-shuffled set: the samples of one rank, or of one loader process. They are taken from windows that
+threads read ahead.
 
-A window is dropped when its stream reaches the next one. How far the threads are ahead is limited by the number of
-samples in memory, so that memory does not grow during a run.
+A window is dropped when its stream reaches the next one. The number of samples in memory limits how far the threads
+read ahead, so that memory does not grow during a run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Data that a rank needs, from `position` of epoch `epoch` to the end of `last_epoch`: its streams, and `tail`, its
-    positions in the last batch of each epoch if that batch is not full."""
+    """Data that a rank needs from position `position` of epoch `epoch` to the end of epoch `last_epoch`. `streams`:
+    the streams that it reads. `tail`: its positions in the last batch of each epoch, if that batch is not full; else
+    empty."""
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -66,16 +67,16 @@ class RankNeeds:
 
 
 class _Apart(NamedTuple):
-    """Samples of a batch that are gathered separately, because the arena had no room for their window: their places in
-    the batch, and their values."""
+    """Samples of a batch whose window is not in the arena, so that they are gathered separately: their places in the
+    batch, and their values by field."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
 
 
 class WindowsAhead:
-    """Windows of a block-shuffled set that a rank needs, read ahead by threads in the order of use. `close` ends the
-    threads."""
+    """Windows of a block-shuffled set that a rank needs. Threads read them ahead, in the order in which they are used.
+    `close` ends the threads."""
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
         self._order = order
@@ -101,21 +102,21 @@ class WindowsAhead:
         self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch` None: epoch
-        0. Positions must increase from call to call. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch`: None means
+        epoch 0. Positions must increase from call to call. Raises DataError."""
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return sample numbers and tensors for these positions of a full batch and for the same positions of the next
-        full batches; `count` batches in all."""
+        """Return sample numbers and tensors for `count` full batches. `positions`: some positions of the first batch;
+        the same positions of each following batch are used."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return sample numbers and tensors of `count` batches, each of `length` samples from each of several streams;
-        `firsts`: place of the layout at which each stream's samples begin."""
+        """Return sample numbers and tensors of `count` batches, each of which has `length` samples from each of
+        several streams. `firsts`: for each stream, the place of the layout at which its samples begin."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -157,8 +158,8 @@ class WindowsAhead:
         return samples, self._gather_tensors(index, apart)
 
     def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """Return the tensors for samples whose rows begin at `index` in the arena; samples in `apart` have values of
-        their own."""
+        """Return the tensors of samples, by field. `index`: the row in the arena at which each sample begins. `apart`:
+        samples whose values are not in the arena; their entries of `index` are ignored."""
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
             values = gather_rows(self._prepared, self._arena.rows, index)
@@ -173,8 +174,8 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return window `number` of an epoch if its samples can be gathered together with those of other windows; None
-        if they must be gathered separately."""
+        """Return window `number` of an epoch if it is in the arena, so that its samples can be gathered together with
+        those of other windows; None if its samples must be gathered separately."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
@@ -207,9 +208,9 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return sample numbers and tensors at these positions of a mixture that is in memory or read row by row. Random
-    transforms depend on the pass over the source, so an image that comes twice in an epoch differs. Raises
-    DataError."""
+    """Return the sample numbers at these positions of a mixture, and their tensors by field. The mixture is in memory
+    or read row by row. Random transforms depend on the pass over the source, so an image that an epoch uses twice is
+    transformed differently each time. Raises DataError."""
     placed = order.at(epoch, positions)
     found = order.samples(placed)
     numbers = order.numbers(found, placed)
@@ -220,8 +221,8 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
 
 
 class MixedWindows:
-    """Reader of the samples of a mixture that a rank needs, some of whose sources are block-shuffled. `real(step)`
-    returns the positions that the rank needs in a step. `close` ends the threads."""
+    """Reader of the samples of a mixture that a rank needs; some of the sources are block-shuffled. `real`: function
+    (step) -> the positions that the rank needs in the step. `close` ends the threads."""
 
     def __init__(
         self,
@@ -249,9 +250,9 @@ class MixedWindows:
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return, for each block-shuffled source, the streams that this rank reads, found by looking at some steps of
-        an epoch: they vary with the number of samples that a batch has from the source. Samples of other streams are
-        read row by row."""
+        """Return, for each block-shuffled source, the streams that this rank reads. They depend on the number of
+        samples that a batch has from the source, which varies; so they are collected from some steps of an epoch.
+        Samples of other streams are read row by row."""
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
         for step in np.unique(np.linspace(1, batch.steps_per_epoch, most).astype(np.int64)).tolist():
@@ -262,8 +263,8 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch` None: epoch
-        0. Raises DataError."""
+        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch`: None means
+        epoch 0. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -283,8 +284,8 @@ class MixedWindows:
 
 
 def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
-    """Return one tensor per field from pieces (positions in the batch, tensors), each row at its position in the
-    batch."""
+    """Return one tensor per field with `size` rows. `pieces`: (positions in the batch, tensors by field); each row is
+    put at its position."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
     index = torch.from_numpy(back)
@@ -293,8 +294,8 @@ def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size:
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """Part of a rank's rows that one loader process makes. Each chunk of the rank is divided into `num_parts` parts;
-    this is number `part`."""
+    """Share of a rank's rows that one loader process makes. The rank's rows of each chunk are divided into `num_parts`
+    parts; this share has part number `part` of each chunk. Without loader processes, the only part has all rows."""
 
     prepared: PreparedSet
     order: RolledOrder | MixedOrder
@@ -315,15 +316,15 @@ class RolledShare:
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
-        """Return the positions of this part in a step, padding included, as one array per chunk."""
+        """Return the positions of this share in a step, padding included, as one array per chunk."""
         return self._of_part(step, real=False)
 
     def real(self, step: int) -> np.ndarray:
-        """Return all positions of this part in a step, without padding, as one array."""
+        """Return all positions of this share in a step, without padding, as one array."""
         return np.concatenate(self._of_part(step, real=True))
 
     def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
-        """Return the positions of this part in a step, one array per chunk. `real`: without padding."""
+        """Return the positions of this share in a step, one array per chunk. `real`: leave out padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
         mine = slots(found, self.batch, self.dp_rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
@@ -334,8 +335,8 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the streams that this loader process reads. If the number of streams does not divide the batch size,
-        it reads other streams in each step, and finally all of them."""
+        """Return the streams that this share reads. If the number of streams does not divide the batch size, the
+        streams differ from step to step, and after enough steps the share has read all of them."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
@@ -343,16 +344,16 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions of this part in the last batch of an epoch, if that batch is not full (else empty): a
-        loader process reads other streams for it than for full batches."""
+        """Return the positions of this share in the last batch of an epoch if that batch is not full, else an empty
+        array. In such a batch a loader process reads other streams than in full batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.real(last)
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
-    """Yield the batches of each step of the rank. Each loader process makes a part of every step, from streams of its
-    own."""
+    """Yield this rank's batches of each step. Each of `num_workers` loader processes makes a part of every step, from
+    streams of its own."""
     makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):
@@ -362,8 +363,8 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Return a loader process's part of a step. The parts of all steps are numbered in one sequence; part p of every
-    step is made by loader process p."""
+    """Return result `number` of a loader process: one part of one step. Results are numbered step after step, and
+    within a step part after part; loader process p makes part p of every step."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
@@ -387,8 +388,9 @@ class _PartMaker:
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Return a `Take` ((epoch, positions) -> (sample numbers, tensors)) that ignores its arguments and joins the given
-    pieces of a step, chunk by chunk."""
+    """Return a function of the type `Take`, (epoch, positions) -> (sample numbers, tensors), that ignores its
+    arguments and returns `pieces` joined. `pieces`: the parts of one step, of each loader process; they are joined
+    chunk by chunk."""
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

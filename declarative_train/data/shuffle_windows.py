@@ -1,5 +1,5 @@
-"""Windows of a block-shuffled set in memory: each window is read and converted once; its rows are copied to batches by
-few large copies."""
+"""Windows of a block-shuffled set in memory. Each window is read and converted once, and its rows are copied to
+batches by a few large copies."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Arena:
     """Memory for the rows of several windows, one array per field, so that the rows of a batch are copied from one
     array.
 
-    Freed rows are reused, those at the beginning first: touching a new page costs as much as filling it, and pages that
-    are never used cost nothing. Thread-safe.
+    Freed rows are reused, those with the lowest index first: touching a new page of memory costs as much as filling
+    it, and pages that are never used cost nothing. Thread-safe.
 
-    `rows`: by field, (capacity, *row shape).
+    `rows`: {field: array (capacity, *row shape)}.
     """
 
     def __init__(self, capacity: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> None:
@@ -64,8 +64,9 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """Runs of rows that are consecutive both in a batch and in their source. All are (R,), in the order of the batch:
-    the place of a run in the batch, the number of its first row in the source, and its length."""
+    """R runs of rows that are consecutive both in a batch and in their source. The three arrays are (R,), in the order
+    of the batch: the place in the batch at which a run begins, the number of its first row in the source, and its
+    length."""
 
     places: np.ndarray
     firsts: np.ndarray
@@ -73,14 +74,14 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Return `numbers` (N,) int64, the source's row number of each row of a batch, divided into stretches of
-        consecutive numbers."""
+        """Return the runs of consecutive numbers in `numbers` (N,) int64, the row number in the source of each row of
+        a batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Return the runs, cut so that none crosses one of `ends`, and for each new run the index of the last of `ends`
-        at or before it. `ends`: ascending row numbers; the first is at or before each run."""
+        """Return the runs, cut at `ends` so that no run extends over one of them, and (R,) the index of the entry of
+        `ends` at or before each new run. `ends`: ascending row numbers, the first of which is not after any run."""
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():
@@ -93,14 +94,15 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Yield (owner, runs of this owner). `owners` (R,): the owner of each run."""
+        """Yield (owner, runs that belong to this owner) for each owner. `owners` (R,): the number of each run's owner,
+        such as a window."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the source's row number, minus `first`, of each row of the runs; as a slice if they are
-        consecutive."""
+        """Return the number in the source of each row of the runs, minus `first`. If all these numbers are
+        consecutive, return them as a slice."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -110,12 +112,12 @@ class Runs(NamedTuple):
         return _count_from(self.firsts, self.lengths)
 
     def list_places(self) -> np.ndarray:
-        """Return the place in the batch of each row of the runs."""
+        """Return, for each row of the runs, its place in the batch."""
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Copy `rows`, the values of the rows of the runs in their order, to their places in the array `found` of the
-        batch."""
+        """Copy `rows`, the values of all rows of the runs, one run after the other, to their places in `found`, an
+        array of the batch."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
@@ -146,9 +148,10 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows and replace bad ones. Return the values of `parts`, the columns of the lazy fields
-    `lazy`, and for each row the index of the value to use: its own or, for a bad row, that of the next good one (None
-    if no row was bad). Raises BadSampleError and SourceError."""
+    """Convert consecutive rows, of which the bad ones are replaced. Return the values of the fields `parts` of all
+    good rows, the columns of the lazy fields `lazy` of all good rows, and for each row the index of the good row to
+    use: itself or, for a bad row, the next good one. The last result is None if no row was bad. Raises BadSampleError
+    and SourceError."""
     table = prepared.table
     read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
     raw = {name: read[name] for name in column_names(lazy)}
@@ -174,8 +177,8 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows of each field into the given array; return the columns of the lazy fields. Raises
-    BadSampleError and SourceError."""
+    """Convert consecutive rows, for each field in `parts` into the array given for it. Return the columns of the lazy
+    fields `lazy`. Raises BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
@@ -184,9 +187,9 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns for the rows `numbers`, which must ascend. If they have few gaps, one slice is read and
-    nothing is cached, since these rows are not read again soon; otherwise `Table.read` is used, which caches. Raises
-    SourceError."""
+    """Return the columns for the rows `numbers`, which must ascend. If there are few gaps between the rows, they are
+    read as one slice, without caching, because they are not read again soon. Otherwise `Table.read` is used, which
+    caches. Raises SourceError."""
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1
@@ -196,7 +199,7 @@ def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray)
 
 
 class HeldWindow:
-    """Window of samples in memory: rows by field, or for images the columns with their paths.
+    """Window of samples in memory: the rows of each field; for images, the columns with their paths.
 
     samples  (size,) int64, the numbers of the samples in the order of the window
     index    (size,) int64, the first row of each sample: in the arena or, if that was full, in the window's own arrays.
@@ -225,13 +228,13 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the arena was full, so that the samples of this window are gathered separately from those of other
-        windows."""
+        """True if the samples of this window must be gathered separately from those of other windows, because its rows
+        are not in the arena: the arena was full, or a field is lazy."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return for each field an array for `num_rows` rows, in the arena or, if the arena is full, newly
-        allocated."""
+        """Return, for each field, an array for `num_rows` rows: a part of the arena, or a new array if the arena is
+        full or a field is lazy."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}
@@ -241,8 +244,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window; return the first row of each sample, or None if sample k begins at row k for
-        all k."""
+        """Read the pieces of the window. Return the index of the first row of each sample; None if sample k begins at
+        row k for every k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -260,8 +263,8 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces of the window, with each bad row replaced by the next good row of the same piece; return the
-        first row of each sample."""
+        """Read the pieces of the window, and replace each bad row by the next good row of the same piece. Return the
+        index of the first row of each sample."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -282,7 +285,7 @@ class HeldWindow:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the numbers of the samples at these places of the window, and (N, *sample shape) of each field. Raises
+        """Return the numbers of the samples at these places of the window, and {field: (N, *sample shape)}. Raises
         DataError."""
         pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after the pictures, in whose place others may stand
@@ -299,8 +302,9 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Use the next sample of the window in place of a sample whose image is broken, from now on. `places`: the
-        samples that are read. Raises the error if none is left."""
+        """Use the next sample of the window, from now on, in place of the sample in `error`, whose image is broken.
+        `places`: the places in the window of the samples that are being read. Raises `error` if every sample was
+        tried."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -314,8 +318,8 @@ class HeldWindow:
 
 
 def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Return (N, *sample shape) of each field, for the samples that begin at the rows `index`. NumPy copies short rows
-    several times faster than `index_select`, with one thread."""
+    """Return {field: (N, *sample shape)} for N samples. `rows`: {field: its rows}. `index` (N,): the first row of each
+    sample. (NumPy copies short rows several times faster than torch's `index_select`, with one thread.)"""
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -331,8 +335,8 @@ def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np
 
 
 def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """Return (N, length, *row shape): the `length` rows from each of `begins` on. They are copied together, in a third
-    of the time of single rows."""
+    """Return (N, length, *row shape): for each of the N entries of `begins`, the `length` rows from there on. They are
+    copied together, in a third of the time of single rows."""
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
@@ -340,18 +344,19 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
 
 
 def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a window stores a field, the same as for a set in memory."""
+    """Return the numpy dtype in which a window stores a field; it is the same as for a set in memory."""
     return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the numbers of the samples in all pieces (first, count), int64."""
+    """Return, as int64, the sample numbers of all pieces, one piece after the other. A piece is (first sample number,
+    count)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of one piece of a window, which has `count` samples from sample number `first` on."""
+    """Rows of one piece of a window. The piece has `count` samples, from sample number `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -368,7 +373,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """Return the first row of each sample of the piece, counted from the first row of the piece."""
+        """Return the index of the first row of each sample, where the first row of the piece has index 0."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))

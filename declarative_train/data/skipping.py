@@ -1,7 +1,8 @@
-"""Skipping of bad rows (`on_bad_row: skip`): rows found before a run are left out; samples found later are replaced.
+"""Skipping of bad rows (`on_bad_row: skip`): rows that are found before a run are left out; samples that are found
+later are replaced.
 
-left out    rows that cannot be parsed, lack a value that a field needs, or have one that a field of a set in memory
-            cannot convert: the set is as if the files did not contain them
+left out    rows that cannot be parsed, lack a value that a field needs, or have a value that a field of a set in
+            memory cannot convert; the set is as if the files did not contain them
 replaced    samples of sets that are read on request (images, tables larger than memory): the next good sample of the
             set is used, so that a training batch keeps its size and its denominators on every rank. In an
             evaluation such a sample has weight 0.
@@ -66,7 +67,7 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the rows in the log file at `path`, to which all processes of a run write, without repeats; [] if it
+    """Return the rows in the log file at `path`, each once. All processes of a run write to this file. Return [] if it
     cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -93,7 +94,7 @@ class Skips:
         self._sorted = np.empty(0, np.int64)
 
     def add(self, row: int) -> bool:
-        """Add a row number; return False if it was added before."""
+        """Add the number of a bad row. Return False if it was added before, else True."""
         if row in self._rows:
             return False
         self._rows.add(row)
@@ -105,11 +106,12 @@ class Skips:
         return len(self._rows)
 
     def bad(self, rows: np.ndarray) -> np.ndarray:
-        """Return (N,) bool: True for the rows that are known to be bad."""
+        """Return (N,) bool: True for each of `rows` that is known to be bad."""
         return np.isin(rows, self._sorted)
 
     def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
-        """Return the sample numbers with each known bad one replaced by the next good one of the set."""
+        """Return the sample numbers `samples`, with each known bad sample replaced by the next good sample of the set.
+        `rows`: the rows of the set."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)
@@ -125,8 +127,8 @@ class Skips:
 
 
 def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Convert the text columns that a tensor field reads as numbers, if the table is in memory; values that are not
-    numbers become missing."""
+    """Convert each text column that a field of type `tensor` reads to numbers, if the table is in memory and fewer
+    than one value in five is not a number. These values become missing values."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -137,15 +139,16 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
 
 
 def is_scanned(table: Table) -> bool:
-    """Return whether a table is small enough to search all rows for missing values before a run."""
+    """Return whether a table is small enough that all its rows are searched for missing values before a run."""
     return table.num_rows <= _SCANNED
 
 
 def whole_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of each set that have all values that fields need, and the rows left out because a value is
-    missing. `fields`: each field with its columns. Raises SourceError."""
+    """Return, by set, the rows that have every value that a field needs, and the rows that are left out because such a
+    value is missing. If the table is too large to be searched, all rows are kept. `fields`: {name: (field, names of
+    its columns)}. Raises SourceError."""
     asked = {
         column: name
         for name, (field, columns) in fields.items()
@@ -191,8 +194,8 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
-    """Return (row, error) for each of `size` rows that fails, found by bisection. `fails(start, stop)` returns an error
-    if a row in that range fails, else None."""
+    """Return (row, error) for each of the rows 0 to size - 1 that fails, found by bisection. `fails(start, stop)`
+    returns an error if a row of that range fails, else None."""
     found = []
     waiting = [(0, size)]
     while waiting:

@@ -1,5 +1,5 @@
-"""Sources of a recipe: the opened tables, the columns that fields read, the rows that can be used; and records of their
-files, which show later whether the files have changed."""
+"""Sources of a recipe: the opened tables, the columns that fields read and the rows that can be used; and records of
+the files, by which later changes of a file are noticed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def may_run(component: object) -> bool:
 
 
 def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
-    """Return a diagnostic for each plugin component in the section whose code must not run."""
+    """Return a diagnostic for each component of a plugin (source, field or transform) in the section whose code must
+    not be run."""
     return [
         plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
         for what, path, component in _parts(section)
@@ -50,8 +51,8 @@ def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
 
 
 def make_outlines(section: DataSection) -> dict[str | None, Table]:
-    """Return a table without rows for each plugin source that declares its columns, by name of the set; None is the
-    main source."""
+    """Return a table without rows for each source of a plugin that declares its columns. The key is the name of the
+    set whose own source it is, or None for the main source."""
     found: dict[str | None, Table] = {}
     for name, source in list_sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
@@ -82,15 +83,15 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[SetRows, Windows | None]]:
-    """Return the rows of each set in the order of its samples, and its windows (None if the section has no window)."""
+    """Return, by set, the rows in the order of its samples, and the windows (None if the section has no window)."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """Open a source and return its table. `skips`: rows that cannot be parsed are left out, and a text column with few
-    non-numbers is read as numbers. Raises SourceError."""
+    """Open a source and return its table. `skips`: leave out rows that cannot be parsed, and convert a text column
+    that a field of type `tensor` reads to numbers if few of its values are not numbers. Raises SourceError."""
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
@@ -103,8 +104,8 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
 def keep_usable(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of each set that can be used, and the rows that are left out. With `skips`, those are the rows in
-    which a value that a field needs is missing; without, none. Raises SourceError."""
+    """Return, by set, the rows that can be used, and the rows that are left out. With `skips`, a row is left out if a
+    value that a field needs is missing (see `whole_rows`). Without `skips`, no row is left out. Raises SourceError."""
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
@@ -112,8 +113,8 @@ def keep_usable(
 
 
 def open_sources(draft: DataDraft) -> dict[str | None, Table]:
-    """Open the main source (under None) and the own sources of sets (by name of the set); report a source that fails
-    and leave it out."""
+    """Open the main source (key None) and the own sources of sets (key: name of the set). A source that fails is
+    reported and left out."""
     tables: dict[str | None, Table] = {}
     for name, dataset in list_sources(draft.section).items():
         place = "data.source" if name is None else f"data.split.{name}.source"
@@ -131,8 +132,8 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return the columns of each (source, field); the source is the name of a set with its own source, or None. A field
-    that does not fit its columns is reported and left out."""
+    """Return {(source, field): columns}. A source is None for the main source, else the name of the set whose own
+    source it is. A field that does not fit its columns is reported and left out."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():
@@ -168,7 +169,8 @@ def _missing_column(
 
 
 def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
-    """Return whether splits and the window name columns that the source does not have, after reporting these."""
+    """Return whether a split or the window names a column that the main source does not have. Each of these columns is
+    reported."""
     asked = [
         (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
         for name, split in draft.section.split.items()
@@ -196,9 +198,9 @@ def record_files(paths: Iterable[str]) -> list[FileRecord]:
 
 
 def record_file(path: str, *, whole: bool) -> FileRecord:
-    """Return the record of a file or folder. Raises SourceError. For a folder: a hash of names and sizes, and the
-    latest date. For a file: a hash of the content if `whole`, else the date and a hash of the size and the first,
-    middle and last 64 KiB."""
+    """Return the record of a file or folder. For a folder, it has a hash of names and sizes, and the date of the
+    newest file. For a file, it has a hash of the content if `whole`; otherwise the date, and a hash of the size and of
+    the first, middle and last 64 KiB. Raises SourceError."""
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -228,8 +230,8 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """Return the record of a remote folder: a hash of the names in its listing, and of the sizes and tags that it
-    gives."""
+    """Return the record of a remote folder: a hash of the names in its listing, and of the sizes and tags that the
+    listing has for them."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

@@ -13,9 +13,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file on which the plan depends, by which changes are noticed. `sha256`: hash of the content; if
-    `modified_ns` is set, of the size and samples of the content. Then the date shows, on this machine, whether the rest
-    may have changed (0: unknown)."""
+    """Record of a file on which the plan depends, by which changes of the file are noticed. `sha256`: hash of the
+    content; if `modified_ns` is set, hash of the size and of samples of the content. Then the date (`modified_ns`)
+    shows, on this machine, whether the rest of the content may have changed; 0: the date is unknown."""
 
     path: str
     size_bytes: int
@@ -27,10 +27,10 @@ class FileRecord:
 class FieldSpec:
     """Field: one named tensor of a sample.
 
-    `component`: keys of the field in the recipe. `statistics`: numbers from the training rows (`subtract`, `divide`,
-    `fill`, `vocabulary`, ... as the type of field needs). They are computed when the recipe is compiled, or taken from
-    the run whose weights the model starts from; then `statistics_from` names that run. `columns`: names of the columns
-    that the field reads, in order.
+    `component`: keys of the field in the recipe. `statistics`: numbers that the type of the field needs (`subtract`,
+    `divide`, `fill`, `vocabulary`, ...). They are computed from the training rows when the recipe is compiled, or
+    taken from the run whose weights the model starts from; then `statistics_from` names that run. `columns`: names of
+    the columns that the field reads, in order.
     """
 
     name: str
@@ -51,7 +51,8 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """Block shuffle of the training set (data/shuffle.py): the number of streams, and of blocks per window."""
+    """Block shuffle of the training set (data/shuffle.py). `streams`: number of streams. `window`: number of blocks
+    per window."""
 
     streams: int
     window: int
@@ -59,8 +60,8 @@ class RollSpec:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """Source of a mixture. `share`: an integer; the source gives `share` / (sum of all shares) of the samples. `roll`:
-    its block shuffle, None for a full shuffle."""
+    """Source of a mixture. `share`: an integer; the source gives share / (sum of all shares) of the samples. `roll`:
+    the block shuffle of the source; None: a full shuffle."""
 
     name: str
     share: int
@@ -70,9 +71,9 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """Named set of samples. `source` None: its rows come from the main source, and `split` says which. `held_bytes`:
-    its size if it is kept in memory, else 0. `buckets`: the number of samples of each level (data/length_buckets.py).
-    """
+    """Named set of samples. `source`: the set's own source; None: its rows come from the main source, and `split` says
+    which rows. `held_bytes`: size of the set if it is kept in memory, else 0. `buckets`: the number of samples of each
+    level (data/length_buckets.py)."""
 
     name: str
     num_samples: int
@@ -83,8 +84,8 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set of `held_bytes` is kept on a GPU: it must fit into the memory that steps do not use
-    (`free_bytes` without `steps_bytes`), and into an eighth of `free_bytes`."""
+    """Return whether a set of `held_bytes` is kept on a GPU. The set must fit into the memory that steps leave free
+    (`free_bytes` minus `steps_bytes`), and into an eighth of `free_bytes`."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
@@ -126,9 +127,9 @@ class BatchSpec:
         rank  = p // microbatch_size % data_parallel_size     data-parallel rank
         row   = p % microbatch_size
 
-    so the samples that all ranks process at the same time (a chunk) are consecutive. This depends only on the four
-    sizes. A last, partial batch fills the first slots; a rank without a row in a chunk gets one repeat of a real row
-    with weight 0. A pipeline pads every chunk to microbatch_size in the same way.
+    So the samples that all ranks process at the same time (a chunk) are consecutive. The assignment depends only on
+    the four sizes. A last, partial batch fills the first slots. A rank without a row in a chunk gets one repeat of a
+    real row, with weight 0. A pipeline pads every chunk to microbatch_size in the same way.
     """
 
     global_batch_size: int

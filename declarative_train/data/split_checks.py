@@ -40,8 +40,8 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of one set in the order of its samples, with the table that has them and the windows. `source`: name of the
-    set if it has a source of its own, else None."""
+    """Rows of one set in the order of its samples, with their table, and the windows that are cut from them. `source`:
+    name of the set if it has a source of its own, else None."""
 
     source: str | None
     table: Table
@@ -50,8 +50,8 @@ class RowsOfSet:
 
 
 def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:
-    """Return the rows of every set, in the order of the recipe; None if they cannot be divided or a set is empty, which
-    is reported. `tables`: table of each source."""
+    """Return the rows of every set, in the order of the recipe. Return None, after a report, if the rows cannot be
+    divided or a set is empty. `tables`: table of each source."""
     by, sort = (None, None) if draft.window is None else (draft.window.by, draft.window.sort)
     found: dict[str, RowsOfSet] = {}
     try:
@@ -134,8 +134,8 @@ def _set_rows(
 def find_overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set with a source of its own whose files training or another set reads too. (Sets
-    divided from one source never share a row.)"""
+    """Yield a diagnostic for each set with a source of its own that reads a file which the training set or another set
+    reads too. (Sets divided from one source never share a row.)"""
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source
@@ -163,9 +163,9 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set that has no row of some class of a target, though another set has. A target is
-    checked only if all sets are in memory; with more than `MOST_CLASSES` classes only if it has one class per row: each
-    set of texts lacks many tokens."""
+    """Yield a diagnostic for each set that has no row of some class of a target, although another set has one. A
+    target is checked only if all sets are in memory. A target with more than `MOST_CLASSES` classes is checked only if
+    each row has one class: any set of texts lacks many tokens."""
     for field in data.fields:
         if field.name not in targets:
             continue
@@ -184,8 +184,8 @@ def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) 
 def find_undefined_metrics(
     data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each metric, given as (name, component, target), that would be nan in an evaluated set in
-    memory."""
+    """Yield a diagnostic for each metric that would be nan in the evaluation of a set that is in memory. `metrics`:
+    (name, component, target) of each metric."""
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():
@@ -225,7 +225,8 @@ def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str
 
 
 def _name_class(field: FieldSpec, number: float) -> str:
-    """Return the name of a class: its number, and its word in the column."""
+    """Return the name of a class for a message: its number and, if the field has a vocabulary, its value in the
+    column."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

@@ -33,8 +33,8 @@ def split_rows(
     """Return the rows of `training`, and of every set that is divided from this table; no row is in two sets. `by` and
     `sort` are keys of the window. Raises SplitError.
 
-    Sets of given values are cut first, then those of the last rows, then those of whole groups, then those of random
-    single rows.
+    Rows are assigned in this order: first to sets of given values, then to sets of the last rows, then to sets of
+    whole groups, then to sets of random single rows. `training` gets the rest.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -83,8 +83,8 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
-    """Return the rows of the sets of a mixture, as `split_rows`. Each source is split separately; a split with `of`
-    gets rows of that source only."""
+    """Return the rows of the sets of a mixture, like `split_rows`. Each source is split separately; a split with the
+    key `of` gets rows of that source only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -111,8 +111,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the starts of the table's blocks, if `rows` are in the order of the file, so that a set can get a share of
-    each block; else None."""
+    """Return the starts of the table's blocks, if `rows` are in the order of the file; otherwise None. With them, a
+    set can get a share of each block."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:

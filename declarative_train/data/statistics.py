@@ -1,8 +1,8 @@
-"""Statistics of fields (means, vocabularies): computed from the training rows, read from a cache on disk, or taken from
-an earlier run.
+"""Statistics of fields (means, vocabularies): computed from the training rows, read from a cache on disk, or taken
+from an earlier run.
 
-A model that starts from the weights of a run was trained on values that were computed with the statistics of that run;
-other statistics would change what the values mean.
+If a model starts from the weights of a run, it was trained on values that were computed with the statistics of that
+run. Other statistics would change the meaning of the values.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows the set has, as a cache
-    key."""
+    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows of `table` the set has, as
+    a part of the cache key."""
 
     table: Table
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the statistics from the cache, else call `measure` and store its result, unless it has errors. With
-        `may_keep` False the cache is neither read nor written."""
+        """Return the statistics from the cache. If they are not there, call `measure` and store its result, unless it
+        has errors. With `may_keep` False the cache is neither read nor written."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -88,7 +88,8 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Call `look`, which checks the values, unless the cache shows that an earlier check succeeded."""
+        """Call `look`, which checks the values of `parts`, unless the cache shows that an earlier check of the same
+        values succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
@@ -105,8 +106,8 @@ class StatisticsCache:
 
 
 class Inherited(NamedTuple):
-    """Field of an earlier run whose statistics are used. `origin`: name of the run (`runs/x step 40`). `span`: where
-    the recipe names the run."""
+    """Field of an earlier run whose statistics are used. `origin`: name of the run (`runs/x step 40`). `span`: the
+    place in the recipe that names the run."""
 
     spec: FieldSpec
     origin: str
@@ -131,8 +132,8 @@ def origin_of(inherited: Inherited | None) -> str:
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics and errors as `measure`. Statistics that the earlier run has are used; only the others are
-    computed from the training rows."""
+    """Return statistics and errors like `measure`. Statistics that the earlier run has are taken from it; only the
+    others are computed from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
@@ -140,8 +141,8 @@ def measure_missing(
 
 
 def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return a diagnostic if a field would mean something else with the statistics and class numbers of the earlier
-    run. `span`: where the recipe names the field's columns."""
+    """Return a diagnostic if the values of a field would change their meaning with the statistics and class numbers of
+    the earlier run. `span`: the place in the recipe that names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -171,8 +172,8 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a row has another number of values than in the earlier run (columns of arrays, or a run that
-    did not record its columns), else None."""
+    """Return a message if a row of the field has another number of values than in the earlier run, else None. (This
+    happens with columns of arrays, and with a run that did not record its columns.)"""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -180,8 +181,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if class numbers of the field mean something else than in the earlier run: it has a vocabulary
-    only now, or another number of classes; else None."""
+    """Return a message if class numbers of the field have another meaning than in the earlier run, because it has a
+    vocabulary only now or another number of classes; else None."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
@@ -195,8 +196,8 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error has another
-    reason. `made`: the place of the diagnostic, where the recipe names the column."""
+    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error has
+    another reason. `made`: the place in the recipe that names the column, which is the place of the diagnostic."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

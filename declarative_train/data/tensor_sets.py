@@ -1,4 +1,5 @@
-"""Sets of samples as tensors: a set in memory copies rows of tensors, another one reads the requested rows."""
+"""Sets of samples as tensors. A set that is in memory copies rows of its tensors; any other set reads the rows that
+are requested."""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """Return (N, *sample shape) of each field for the sample numbers `indices`, contiguous, in the field's dtype.
-        `epoch`: the training epoch; images are changed at random only in training. Raises DataError."""
+        """Return {field: tensor (N, *sample shape)} for the sample numbers `indices`. The tensors are contiguous and
+        have the dtype of the field. `epoch`: the training epoch; images are changed at random only in training. Raises
+        DataError."""
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """Return the set with its tensors on a device; the set itself if its values are not in memory."""
+        """Return the set with its tensors on a device. If its values are not in memory, return the set itself."""
 
 
 class HeldSet(SampleSet):
@@ -127,8 +129,8 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a view (N - length + 1, length, ...) of `rows`, without a copy: entry k has the rows k to k + length -
-    1."""
+    """Return a view (N - length + 1, length, ...) of `rows`, without a copy: entry k consists of the rows k to k +
+    length - 1."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 
