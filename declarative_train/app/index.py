@@ -50,7 +50,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 
 def tables() -> dict[str, Mapping[str, type[Component]]]:
-    """Return the component tables by the names of their kinds."""
+    """Return {kind of components: {type: its class}}."""
     from declarative_train.components.adapters import ADAPTERS
     from declarative_train.components.datasets import DATASETS
     from declarative_train.components.fields import FIELDS
@@ -95,7 +95,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Answer to a word. `hint`: dtrain's name for a word of another tool, or None. `entries`: the best match first."""
+    """Result of the search for a word. `hint`: dtrain's name for a word of another tool, or None. `entries`: the best
+    match first."""
 
     word: str
     hint: str | None
@@ -107,8 +108,8 @@ class Found:
 
 
 def find(word: str) -> Found:
-    """Search for a word in the language, the command line and the documentation. For a word of another tool, the result
-    also has a hint on dtrain's name for it."""
+    """Search for a word in the language, the command line and the documentation. If the word belongs to another tool,
+    the result has a hint with dtrain's name for it."""
     entries, asked = all_entries(), _MODULE.sub("", word.strip())
     types = {each.name for each in entries if each.kind not in ("key", "page", "diagnostic")}
     hint = hint_on_foreign_word(asked, types)
@@ -126,7 +127,7 @@ def find(word: str) -> Found:
 
 
 def as_text(found: Found, most: int | None = None) -> str:
-    """Return the answer as lines: the hint, then the entries, at most `most` of them."""
+    """Return a search result as lines: the hint, then the entries, at most `most` of them (None: all)."""
     shown = found.entries[:most]
     width = max((len(each.name) for each in shown), default=0)
     lines = [] if found.hint is None else [f"`{found.word}`: {found.hint}"]
@@ -134,8 +135,8 @@ def as_text(found: Found, most: int | None = None) -> str:
 
 
 def first_answers(word: str) -> str:
-    """Return the best answers to a word that a command does not know, as text, and the command that shows all; "" if
-    there are none."""
+    """Return the best matches for a word that a command does not know, as text, and the command that shows all matches;
+    "" if there are none."""
     found = find(word)
     if found.is_empty:
         return ""
@@ -149,8 +150,8 @@ def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:
 
 
 def _score(entry: Entry, word: str, named: set[str]) -> int | None:
-    """Return how well an entry matches `word`: 0 if it is its name, larger for a weaker match; None if it does not
-    match. `named`: dtrain's names for the word, if it is one of another tool."""
+    """Return how well an entry matches `word`: 0 if `word` is its name, larger for a weaker match; None if it does not
+    match. `named`: dtrain's names for `word`, if it belongs to another tool."""
     name, last = entry.name.lower(), entry.last.lower()
     if word in (name, last) or aliases.letters(word) == aliases.letters(last):
         return 0
@@ -189,7 +190,7 @@ def _entries() -> Iterator[Entry]:
 
 
 def _section_keys(model: type[Section], path: str) -> Iterator[Entry]:
-    """Yield the keys of a section and of the sections in it, by their paths."""
+    """Yield the keys of a section and of the sections nested in it. `path`: the dotted path of the section."""
     docs, children = field_docs(model), children_of(model)
     for key, name in recipe_keys(model).items():
         inner = path if key == model.inline else f"{path}.{key}" if path else key

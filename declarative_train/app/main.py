@@ -1,8 +1,8 @@
 """Command line: parse the arguments, run the command, return the exit code.
 
 0 success; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
-interrupted; 143 terminated. A run handles both signals itself (run/signals.py): the last two mean that it made no step.
-"""
+interrupted; 143 terminated. Once a run trains, it handles SIGINT and SIGTERM itself (run/signals.py), so 130 and 143
+mean that it made no step."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def all_commands() -> dict[str, Command]:
 
 
 def command_module(name: str) -> ModuleType:
-    """Import and return the module of a command, which has the functions `add_arguments` and `run`."""
+    """Import and return the module of a command. It has the functions `add_arguments` and `run`."""
     return import_module(all_commands()[name].module)
 
 
 class Version(argparse.Action):
-    """Option `--version`. The version is read only on request, since reading it from the installation is slow."""
+    """Option `--version`. The version is read only when the option is given, because reading it is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
         from declarative_train.core.machine import own_version

@@ -1,4 +1,4 @@
-"""Numbers on the command line, with the ranges of their options."""
+"""Parsers of numbers in options of the command line, which check their ranges."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Signals that end a command. They are converted to an exception, so that the command can report it, as Python does for
-SIGINT."""
+"""Signals that end a command. They raise an exception, as SIGINT does in Python, so that the command can report
+them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def signals_raise() -> Iterator[None]:
     """Raise TerminatedError in this process on a signal that ends a command, within the `with` block. A forked child
     ends immediately, as usual.
 
-    Code between this function and the interrupted line may convert the exception (C code that is being imported does)
-    or drop it. So any exception that leaves the block after a signal becomes TerminatedError, and the signal is
-    repeated until the block ends or a run handles it. SIGINT raises KeyboardInterrupt as usual, and is not repeated,
-    since some commands end their work on it; an exception made of it becomes KeyboardInterrupt again."""
+    The interrupted code may convert the exception to another one (C code that is being imported does) or drop it. So
+    any exception that leaves the block after a signal becomes TerminatedError, and the signal is repeated until the
+    block ends or a run handles it. SIGINT raises KeyboardInterrupt as usual. It is not repeated, since some commands
+    finish their work after it; an exception that replaced it becomes KeyboardInterrupt again."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

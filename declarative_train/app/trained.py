@@ -44,8 +44,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_started_alone(command: str) -> None:
-    """Raise UsageError if a launcher such as torchrun started several processes of this command: each would do the
-    whole work."""
+    """Raise UsageError if a launcher such as torchrun started several processes of this command, because each of them
+    would do the whole work."""
     from declarative_train.inference.trained import UsageError
 
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
@@ -66,8 +66,8 @@ def open_named_run(args: argparse.Namespace) -> Trained:
 
 
 def report_errors(act: Callable[[], int]) -> int:
-    """Call `act` and return its exit code; print errors. 1: rows that the model cannot use; 2: wrong use of the
-    command; 3: the machine failed, or a checkpoint cannot be read."""
+    """Call `act` and return its exit code. If it raises an error, print the error and return 1 for rows that the model
+    cannot use, 2 for wrong use of the command, 3 for a failure of the machine or an unreadable checkpoint."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

@@ -1,4 +1,4 @@
-"""Hints for arguments that no command accepts: what the user should type."""
+"""Hints on arguments that no command accepts: what to type in their place."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if the first word that is not an option is not a command, or if the words ask for the version in
-    another way; otherwise None. `commands`: the names of the commands."""
+    """Return a hint if the first of `words` that is not an option is not a command, or if `words` ask for the version
+    in another way than `--version`; otherwise None. `commands`: the names of the commands."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None
@@ -71,8 +71,8 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_options(command: str | None, words: Sequence[str]) -> str | None:
-    """Return a hint on the first word that is an option of another tool for such a `command`; None if there is none.
-    `words`: the arguments."""
+    """Return a hint on the first of `words` that is known as an option of other tools for such a `command`; None if
+    there is none. `words`: the arguments."""
     known = OPTIONS_ELSEWHERE.get(command or "", {})
     return next((known[name] for name in (word.partition("=")[0] for word in words) if name in known), None)
 

@@ -62,8 +62,7 @@ def read_recipe(
 
 def compile_loaded(loaded: Loaded, tracer: Tracer | None = None) -> CompileResult:
     """Compile a recipe that was read. Return its plan, or None if there is an error, and the diagnostics of all checks
-    that are possible before a run. `tracer`: predicts memory; several calls may share one, and then reuse its
-    traces."""
+    that are possible before a run. `tracer`: predicts memory; calls that share one tracer reuse its traces."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
@@ -87,8 +86,8 @@ def lint_recipe(
     plugins: bool = False,
 ) -> Linted:
     """Return the diagnostics of a recipe, except those that its comments ignore. `texts`: {path: content of the file},
-    used in place of the files on disk. `static`: without torch and without reading the data. `plugins`: import the
-    recipe's plugins, which runs their code."""
+    used in place of the files on disk. `static`: make only the checks that need neither torch nor the data. `plugins`:
+    import the recipe's plugins, which runs their code."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
@@ -123,7 +122,8 @@ def texts_of(loaded: Loaded) -> dict[str, str]:
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Return a message if the file is a fragment (to be merged into recipes) without mistakes; otherwise None."""
+    """Return a message if the file is a fragment, a part of a recipe to be merged into others, and has no mistakes;
+    otherwise None."""
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None

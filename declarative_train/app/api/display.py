@@ -20,7 +20,7 @@ def text_html(text: str, *, headings: bool = False) -> str:
 
 
 def diagnostics_html(text: str) -> str:
-    """Return the output of `dtrain lint` as HTML, each severity in its colour."""
+    """Return the output of `dtrain lint` as HTML, with a colour for each severity."""
 
     def paint(found: re.Match[str]) -> str:
         return f'<b style="color: {_COLORS[found[1]]}">{found[0]}</b>'

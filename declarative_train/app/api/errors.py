@@ -1,4 +1,4 @@
-"""Exception of the Python API."""
+"""Exception that the Python API raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DtrainError(Exception):
 
     message      the whole text; for a recipe with errors, each error with its file, line and fix
     diagnostics  the diagnostics of a recipe with errors, including warnings; empty for other failures
-    exit_code    exit code of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 it failed
+    exit_code    exit code of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 the command failed
 
     A notebook shows the message without a traceback, because the error is never a bug of this package."""
 
@@ -28,12 +28,12 @@ class DtrainError(Exception):
         self.diagnostics = tuple(diagnostics)
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows."""
+        """Return the lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {self.message}"]
 
 
 def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> DtrainError:
-    """Return the error for a recipe with these diagnostics. `texts`: the recipe's files by path."""
+    """Return the error that reports these diagnostics of a recipe. `texts`: {path: text} of the recipe's files."""
     found = tuple(diagnostics)
     count = sum(each.is_error for each in found)
     head = f"the recipe has {'an error' if count == 1 else f'{count} errors'}"
@@ -41,5 +41,5 @@ def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> Dt
 
 
 def in_words(lines: Iterable[str]) -> str:
-    """Return the lines of a command's message as one text, without the program's name."""
+    """Return the lines of a command's message as one text, without the prefix `dtrain: `."""
     return "\n".join(line.removeprefix("dtrain: ") for line in lines)

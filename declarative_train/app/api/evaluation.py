@@ -28,7 +28,8 @@ class Evaluation:
         self._result = result
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the underlying EvaluationResult, such as `notices` and `comparison`."""
+        """Return an attribute that this class does not define, such as `notices` or `comparison`, from the
+        EvaluationResult that it wraps."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._result, name)

@@ -1,4 +1,4 @@
-"""Hints for names that the Python API does not have: what Keras, scikit-learn, fastai and pandas call them."""
+"""Hints on names that the Python API does not have, but Keras, scikit-learn, fastai or pandas have."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ WORDS: dict[str, dict[str, str]] = {  # by what has the name
 
 
 def hint_of_api(word: str) -> str | None:
-    """Return what the Python API has for a method of another library; None if the word is unknown."""
+    """Return a hint that names the counterpart of `word`, a method of another library, in the Python API; None if
+    `word` is unknown."""
     return next((words[word] for words in WORDS.values() if word in words), None)
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for an attribute `name` that the API does not have, with a hint if there is one. `owner`: the
-    module or class; `known`: the names among which a similar one is looked for."""
+    """Return the error for an attribute `name` that `owner`, a module or class of the API, does not have. It contains a
+    hint if there is one. `known`: the existing names, of which a similar one is proposed."""
     what = f"`{owner}` has no `{name}`"
     if name.startswith("_"):  # a notebook and `copy` look for many
         return AttributeError(what)
@@ -75,8 +76,8 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def explain_keywords(call: Callable[P, R]) -> Callable[P, R]:
-    """Return `call` with an explanation for keywords that it does not have: they may be keys of the recipe. The
-    function that is returned raises TypeError for them."""
+    """Return a function that calls `call` and raises TypeError for keyword arguments that `call` does not have. The
+    message proposes the argument or the key of the recipe that may be meant."""
     known = inspect.signature(call).parameters
 
     @wraps(call)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanView:
-    """Return the plan in a file: one of `PlanView.save` or `dtrain plan -o`, or the `plan.json` of a run or an export.
-    Raises DtrainError."""
+    """Return the plan in a file, which was written by `PlanView.save` or `dtrain plan -o`, or is the `plan.json` of a
+    run or an export. Raises DtrainError."""
     try:
         plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -55,9 +55,9 @@ class PlanView:
         save(self.plan, Path(path))
 
     def module(self) -> nn.Module:
-        """Return the model with its initial values on the CPU, under the recipe's names, to inspect it or for
-        `load_state_dict`. (`Run.module` returns a trained model.) Raises DtrainError if `model.weights` cannot be
-        read."""
+        """Return the model with its initial values on the CPU, with the parameter names of the recipe, for inspection
+        or `load_state_dict`. (`Run.module` returns a trained model.) Raises DtrainError if the file of `model.weights`
+        cannot be read."""
         from declarative_train.engine.failures import RunFailure
         from declarative_train.engine.step.model_preparation import build_with_start_values
 

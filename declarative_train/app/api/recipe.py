@@ -39,9 +39,9 @@ def load(
     set: Mapping[str, object] | None = None,
     with_: Paths | str = (),
 ) -> Recipe:
-    """Return the recipe in a file. `with_`: fragments that are merged over it, as by `--with`; `set`: single values by
-    dotted path, as by `--set`. Each method of the recipe reads the file again. In place of a path, `path` may be a
-    mapping with the sections of a recipe. Raises DtrainError for anything else."""
+    """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments that are merged
+    over it, as by `--with`; `set`: single values by dotted path, as by `--set`. Each method of the recipe reads the
+    file again. Raises DtrainError for any other type of `path`."""
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
@@ -61,7 +61,7 @@ def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | 
 
 def _as_yaml(sections: Mapping[str, object]) -> str:
     """Return sections as JSON text (which is YAML), with one value per line. Raises DtrainError for a value that JSON
-    does not have."""
+    cannot represent."""
     try:
         return json.dumps(sections, indent=2, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:

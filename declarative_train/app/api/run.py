@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Return the run in a folder; for the folder of a recipe's runs, the newest one. Raises DtrainError if there is
-    none."""
+    """Return the run in a folder. For the folder of a recipe's runs, return the newest run. Raises DtrainError if the
+    folder has none."""
     folder = Path(path)
     if folder.is_dir() and not is_run(str(folder)):
         inside = [each.path for each in os.scandir(folder) if each.is_dir() and is_run(each.path)]
@@ -41,7 +41,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 class Run:
-    """Run, given by its folder. Files are read again at each access, so that a run in progress can be followed."""
+    """Run, given by its folder. Every access reads the files again, so a run in progress can be followed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -62,13 +62,14 @@ class Run:
 
     @property
     def result(self) -> dict[str, float]:
-        """Final value of every metric of every set (`validation/accuracy`), and `best/...` for the best; for a run that
+        """Final value of every metric of every set, by `<set>/<metric>`, and the best ones by `best/...`; if the run
         has not ended, the latest values."""
         return dict(self.record.values)
 
     @property
     def events(self) -> list[Event]:
-        """Events of all sessions of the run, as one history."""
+        """Events of the run from all its sessions, in order. A session is one start of the run; a resumed run has
+        several."""
         path = self.folder / EVENTS
         return read_events(path) if path.exists() else []
 
@@ -81,22 +82,23 @@ class Run:
 
     @property
     def epochs(self) -> Table:
-        """Table with a row for each epoch: the training means, and the evaluations at its end. It has the type of
-        `metrics`."""
+        """Table with a row for each epoch: the training means, and the results of the evaluations at the end of the
+        epoch. Its type is that of `metrics`."""
         return as_table(epoch_rows(self.events))
 
     def trained(self, *, plugins: bool = True) -> Trained:
-        """Return the trained model with its fields, statistics and class names, from the best checkpoint, or the newest
-        if none is marked as best. `plugins`: import the plugins of the run. Raises DtrainError."""
+        """Return the trained model with its fields, statistics and class names. The weights are those of the best
+        checkpoint, or of the newest if none is marked as best. `plugins`: import the plugins of the run. Raises
+        DtrainError."""
         from declarative_train.inference.trained import open_trained
 
         with _convert_errors():
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """Return the trained model on a device in evaluation mode, under the recipe's names. It accepts converted
-        fields by position and returns a tuple of the values that losses and metrics read (order: `Trained.plan.graph`).
-        Raises DtrainError."""
+        """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe. Its
+        arguments are the converted fields, by position. It returns a tuple of the values that losses and metrics read,
+        in the order of `Trained.plan.graph`. Raises DtrainError."""
         with _convert_errors():
             return self.trained().module(device)
 
@@ -139,12 +141,12 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Evaluation:
-        """Return exact metrics, the confusions and the worst samples, as `dtrain evaluate` does, of a set of the run
-        (`set`; default: the first set that it evaluated) or of new rows with targets (`rows`, in the forms that
-        `predict` accepts).
+        """Evaluate the trained model, as `dtrain evaluate` does, and return exact metrics, the confusions and the worst
+        samples.
 
-        `max_samples`: evaluate only this number of samples of the set, as `evaluation.max` does. `ranks`: number of
-        processes that share the samples. Raises DtrainError."""
+        `rows`: new rows with targets, in the forms that `predict` accepts; None: a set of the run. `set`: this set;
+        None: the first set that the run evaluated. `max_samples`: evaluate only this number of samples of the set, as
+        `evaluation.max` does. `ranks`: number of processes that share the samples. Raises DtrainError."""
         from declarative_train.app.api.evaluation import Evaluation
         from declarative_train.inference.evaluate import evaluate
 
@@ -206,7 +208,8 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """Yield the path `rows` itself; a table in memory is first written to a temporary file; None for None."""
+    """Yield the path of a file with the rows, within the `with` block: `rows` itself if it is a path or None; for a
+    table in memory, a temporary file."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return

@@ -64,8 +64,8 @@ def columns_of(rows: object) -> pa.Table:
 
 
 def step_rows(events: Iterable[Event]) -> list[Row]:
-    """Return one row per logged step: training means since the previous one, and the evaluations after this step. Every
-    row has all columns; a value that was not measured is None."""
+    """Return one row per logged step: the means of the training steps since the previous logged step, and the results
+    of the evaluations after this step. Every row has all columns; a value that was not measured is None."""
     rows: dict[int, Row] = {}
     for event in events:
         if isinstance(event, StepDone):
@@ -76,7 +76,7 @@ def step_rows(events: Iterable[Event]) -> list[Row]:
 
 
 def epoch_rows(events: Iterable[Event]) -> list[Row]:
-    """Return one row per epoch: the training means over the epoch, and the evaluations at its end."""
+    """Return one row per epoch: the training means over the epoch, and the results of the evaluations at its end."""
     rows: list[Row] = []
     evaluated: dict[int, dict[str, float]] = {}
     for event in events:

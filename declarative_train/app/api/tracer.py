@@ -1,4 +1,4 @@
-"""Tracer of memory that is imported only when the compiler first traces a step."""
+"""Tracer of memory whose module is imported only when the compiler first traces a step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Fixes found by trying: for a diagnostic without a fix, a small edit after which lint no longer reports it.
 
-`recipe/hints/edits.py` proposes edits; each is linted without the data, and the best of them with the checks that were
-asked for. No such fix is safe: another edit may have been meant.
-"""
+`recipe/hints/edits.py` proposes edits. Each edited text is linted without the data; the best ones are linted again with
+all requested checks. These fixes are never applied automatically, because the user may have meant another edit."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ def with_tried_fixes(
     asked: Collection[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
     """Return the diagnostics, the first few of them with a fix found by trying. `static`: function that lints edited
-    texts without the data. `full`: the same with all checks; None: fixes are tried with `static` alone. `asked`: the
-    diagnostics to find fixes for; None: errors, or all if there is no error."""
+    texts without the data. `full`: the same with all checks; None: only `static` is used. `asked`: the diagnostics for
+    which fixes are searched; None: the errors, or all diagnostics if none is an error."""
     found = list(diagnostics)
     worst = [each for each in found if each.is_error] or [each for each in found if each.severity is Severity.WARNING]
     worst = worst if asked is None else [each for each in found if each in asked]
@@ -113,9 +112,9 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
-    """Return whether an edit removes the diagnostic `wrong` and brings no other. `before`, `left`: all diagnostics
-    before and after the edit. If `wrong` prevented the text from being read, new diagnostics are allowed, except on
-    reading: the text is checked for the first time."""
+    """Return whether an edit removes the diagnostic `wrong` and causes no other. `before`, `left`: all diagnostics
+    before and after the edit. Two exceptions: if `wrong` is a mistake in YAML, the edit may cause diagnostics other
+    than mistakes in YAML, which were not searched before; if `wrong` is S003, it may cause S002."""
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:
         return False

@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """Return the run that `name` means: a run's folder, a recipe's folder (its newest run), or the one run whose name
-    begins with or contains `name`. None after printing why there is no such run."""
+    """Return the run that `name` means: a run's folder, the newest run in a recipe's folder, or the one run in `folder`
+    whose name begins with or contains `name`. If there is no such run, print the reason and return None."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
     from declarative_train.core.names import EVENTS
@@ -118,7 +118,7 @@ def text(comparison: Comparison) -> str:
 
 
 def letter_of(at: int) -> str:
-    """Return the letter of run number `at` (from 0) in tables: A, B, ... Z, A1, B1, ..."""
+    """Return the letter that tables use for run number `at` (from 0): A, B, ... Z, A1, B1, ..."""
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 

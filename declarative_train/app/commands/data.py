@@ -1,5 +1,5 @@
-"""Command `dtrain data show|index|tokenizer RECIPE`: show the data and the samples of the model; make the tokens that a
-run would make; train a tokenizer."""
+"""Command `dtrain data show|index|tokenizer RECIPE`: show the data and the samples of the model; prepare the tokens of
+a run in advance; train a tokenizer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], int]) -> int:
-    """Call `act`, which reads the data of a recipe, and return its exit code. Errors in the data are printed."""
+    """Call `act`, which reads the data of a recipe, and return its exit code. If it raises an error about the data,
+    print the error."""
     if is_missing(args.recipe):
         return 2
     from declarative_train.data.field_reader import BadSampleError

@@ -140,8 +140,9 @@ def lint_all(
     args: argparse.Namespace,
     edited: Mapping[str, str] | None = None,
 ) -> Linted:
-    """Lint all files. A mistake in a base that several recipes share is reported once. `stdin`: text of the file `-`;
-    `selection`: the codes to report; `edited`: {path: content}, used in place of files on disk."""
+    """Lint all files. A mistake in a base that several recipes share is reported once. `stdin`: text from standard
+    input, which is the file `-`; `selection`: the codes to report; `edited`: {path: content}, used in place of files on
+    disk."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for path in files:
@@ -165,8 +166,8 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """Apply fixes until none is left. Return (changed files, remaining mistakes). `linted`: the first result; `files`,
-    `stdin`, `selection`: as for `lint_all`. Nothing is written to disk."""
+    """Apply fixes until none is left, without writing to disk. Return (changed files, remaining mistakes). `linted`:
+    the result of linting before any fix; `files`, `stdin`, `selection`: as for `lint_all`."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted
@@ -185,8 +186,8 @@ def apply_fixes(
 
 
 def is_on_disk(path: str, text: str) -> bool:
-    """Return whether a text is exactly the content of a file. (Bytes that are not UTF-8 were replaced for display, and
-    writing the text would lose them.)"""
+    """Return whether a text is exactly the content of a file. (It is not if the file has bytes that are not UTF-8,
+    because they were replaced for display; writing the text would lose them.)"""
     return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 

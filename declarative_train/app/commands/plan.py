@@ -56,7 +56,7 @@ def numbers_of_gpus(text: str) -> list[int]:
 
 
 def hardware_overrides(text: str) -> list[str]:
-    """Return a text such as `4xh100-sxm` as options for `--set`."""
+    """Return options for `--set` that select the hardware of `text`, such as `4xh100-sxm` (4 GPUs of this name)."""
     found = re.fullmatch(r"(?:(?:(?P<nodes>[1-9]\d*)x)?(?P<gpus>[1-9]\d*)x)?(?P<hardware>[A-Za-z][\w-]*)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"`{text}` is not like h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
@@ -121,8 +121,8 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def scale(args: argparse.Namespace) -> int:
-    """Print the predicted speed for each number of GPUs; more than one node is used when one is full. Return the exit
-    code."""
+    """Print the predicted speed for each requested number of GPUs. A number above the GPUs of one node is divided over
+    several nodes. Return the exit code."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale, scale_data
 
     if is_missing(args.recipe):
@@ -164,8 +164,8 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """Return the options for `--set` that give `number` GPUs, on whole nodes of `per_node` GPUs. `mode`: the recipe's
-    parallelism; if it does not suit this number, it is replaced too (`mode_on`)."""
+    """Return the options for `--set` that give `number` GPUs: on one node, or on several with `per_node` GPUs each.
+    `mode`: the recipe's parallelism. If it does not suit this number, the options replace it by one that does."""
     from declarative_train.recipe.sections.parallelism import mode_on
 
     if number <= per_node:

@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan, print the result (`as_json`: as JSON), and return the exit code; without a plan, return `code`.
-    `how`: arguments of `launch`."""
+    """Run the plan, print the result (`as_json`: as JSON), and return the exit code. If `plan` is None, only return
+    `code`. `how`: arguments of `launch`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -91,8 +91,9 @@ def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> i
 def run_node(
     args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
 ) -> int:
-    """Run this node, one of several. Return the exit code. Node 0 compiles the recipe (`compiled()` returns the plan
-    and the exit code) and sends the plan to the others. `how`: arguments of `launch`."""
+    """Do the part of a run on several nodes (machines) that belongs to this node, and return the exit code. Node 0
+    calls `compiled`, which returns the plan and an exit code, and sends the plan to the others. `seat`: number of this
+    node and address of node 0. `how`: arguments of `launch`."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.run.agent import follow, open_head
     from declarative_train.run.signals import EXIT_FAILED
@@ -112,8 +113,8 @@ def run_node(
 
 
 def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
-    """Return the plan for another number of nodes; None if there is none, or if the plan was saved or the recipe came
-    from standard input. Diagnostics are not printed, since those for the largest number already were."""
+    """Return the plan for another number of nodes. Return None if it cannot be compiled: the recipe is a saved plan,
+    came from standard input, or has an error for this number. Diagnostics are not printed again."""
     if args.recipe.endswith(".json") or args.recipe == STDIN:
         return None
     changed = argparse.Namespace(**vars(args) | {"set_": [*args.set_, f"layout.nodes={num_nodes}"]})
@@ -121,8 +122,7 @@ def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
 
 
 def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
-    """Print the result of a run on standard output: for scripts (`as_json`, with the exit code `code`), and for the
-    user after the progress bar has disappeared."""
+    """Print the result of a run on standard output: as JSON for scripts, with the exit code `code`, or as text."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.views.result import result_json, result_text
 
@@ -137,7 +137,8 @@ def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
 
 
 def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return (plan to run, 0), or (None, exit code). With `--dry-run` the plan is only printed."""
+    """Return (plan to run, 0), or (None, exit code) if nothing is to be run. With `--dry-run` the plan is only
+    printed."""
     plan, code = compile_or_report(args)
     if plan is not None and args.dry_run:
         from declarative_train.planner.text.describe import describe

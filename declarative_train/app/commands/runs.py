@@ -1,4 +1,4 @@
-"""Command `dtrain runs [DIR]`: list the runs in a folder, with their different settings and results."""
+"""Command `dtrain runs [DIR]`: list the runs in a folder, with the settings in which they differ, and their results."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _seconds(record: Record) -> tuple[float | None, float | None]:
 
 
 def short_run(record: Record) -> str:
-    """Return the time in a run's name. (The rest of the name is in the next column of the table.)"""
+    """Return the time of the run's start, which is part of its name. (The rest of the name is in another column.)"""
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 

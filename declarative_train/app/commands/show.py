@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """Return the recipe with all defaults written out. A comment at the top ignores diagnostics that lint would report
-    about defaults, such as a key without effect."""
+    """Return the recipe with all defaults written out. A comment at its top suppresses the diagnostics that lint would
+    report only because of the written defaults, such as a key without effect."""
     from declarative_train.recipe.explicit import explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
@@ -80,8 +80,8 @@ def explicit_text(path: str, recipe: Recipe) -> str:
 
 
 def formula_lines(scope: Scope) -> list[str]:
-    """Return the expressions of the shipped blocks in the model that have no layers, such as losses on answers: a title
-    for each block and its params, then a line for each node with the params' values."""
+    """Return the expressions of blocks such as `dpo`, which ship with dtrain and contain no layers, for each of them
+    that the model uses. The lines are: a title with the block's params, then a line for each node of the block."""
     from declarative_train.recipe.model.blocks import list_shipped
 
     shipped, found = frozenset(list_shipped()), dict[str, list[str]]()
@@ -94,7 +94,7 @@ def formula_lines(scope: Scope) -> list[str]:
 
 
 def _formulas(scope: Scope, prefix: str = "") -> list[str]:
-    """Return a line for each expression of a block without layers; [] for any other block."""
+    """Return a line for each expression in a block; [] if the block contains a layer."""
     found = []
     for node in scope.nodes:
         if isinstance(node, ExpressionNode):
@@ -138,7 +138,8 @@ def origin(leaf: Leaf) -> str:
 
 
 def list_balanced(recipe: Recipe) -> str:
-    """Return a text with the numbers that `balanced` class weights stand for. This reads the training rows."""
+    """Return a text with the class weights that the value `balanced` means for each loss. Computing them reads the
+    training rows."""
     asked = {name: term.component for name, term in recipe.objective.losses.items() if term.component.needs_balance}
     if not asked:
         return ""
@@ -158,7 +159,7 @@ def list_balanced(recipe: Recipe) -> str:
 
 
 def list_dropped(document: Document) -> str:
-    """Return a text with the values that a later file replaced or removed, each with the place that did so."""
+    """Return a text with the values that a file merged later replaced or removed, each with the place that did so."""
     if not document.dropped:
         return ""
     lines = [

@@ -77,7 +77,7 @@ Entry = dict[str, Any]
 
 def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
     """Read the events of a run. Return (starts of its sessions, last logging step, last checkpoint, warnings of the
-    last session). Only these lines of the file are parsed."""
+    last session). The lines of other events are not parsed."""
     kept: dict[str, list[bytes]] = {"RunStarted": [], "StepDone": [], "CheckpointSaved": [], "Notice": []}
     try:
         with open(path, "rb") as file:
@@ -97,7 +97,7 @@ def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
 
 
 def read_stragglers(folder: Path) -> list[str]:
-    """Return sentences on the ranks that are currently slower than the others."""
+    """Return a sentence for each group of ranks that is currently slower than the others."""
     from declarative_train.core.names import STRAGGLERS
 
     try:

@@ -1,5 +1,5 @@
-"""Command `dtrain tensorboard [DIR]`: start TensorBoard on the runs, reachable from this machine only unless --host is
-given."""
+"""Command `dtrain tensorboard [DIR]`: start TensorBoard for the runs in a folder. Only this machine can reach it,
+unless `--host` is given."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page_with_losses_first(host: str, port: int) -> str:
-    """Return the address of TensorBoard's page at `host` and `port`, with options that show the losses above all other
-    curves."""
+    """Return the address of TensorBoard's page at `host` and `port`, with options that put the charts of the losses
+    first."""
     cards = [{"plugin": "scalars", "tag": tag} for tag in ("training/loss", "validation/loss")]
     where = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     return f"http://{where}:{port}/?pinnedCards={quote(json.dumps(cards, separators=(',', ':')), safe='')}#timeseries"

@@ -1,4 +1,5 @@
-"""Command `dtrain trace RECIPE|RUN_DIR`: before a run, the path of the data; after it, its epochs and its loss."""
+"""Command `dtrain trace RECIPE|RUN_DIR`: for a recipe, show the path of the data through the plan; for a run, its
+epochs and its loss."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trace_step(plan: Plan) -> int:
-    """Print the first rows, then the values of the first step on each rank. Return the exit code."""
+    """Print the first rows of the data, then the values of the first step on each rank. Return the exit code."""
     from declarative_train.app.views.first_step import first_step
     from declarative_train.app.views.values import first_rows
     from declarative_train.data.field_reader import BadSampleError
@@ -69,7 +70,7 @@ def trace_step(plan: Plan) -> int:
 
 
 def trace_row(path: str, plugins: bool) -> int:
-    """Print one sample on its way through the trained model of a run. Return the exit code."""
+    """Print the values of one sample, from the row to the prediction of a run's trained model. Return the exit code."""
     from declarative_train.app.views.values import trace_values
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

@@ -14,7 +14,7 @@ _PLACES = ("logging.dir",)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Setting or metric with its value in each of the runs; None for a run that does not have it."""
+    """Row of a comparison: a setting or metric, and its value in each run; None for a run that does not have it."""
 
     name: str
     values: tuple[object, ...]
@@ -29,7 +29,8 @@ class Comparison:
 
 
 def compare(records: Sequence[Record]) -> Comparison:
-    """Return every setting that differs between the runs, also if it changes no result, and all metrics of the runs."""
+    """Return every setting that differs between the runs, even if it cannot change results, and all metrics of the
+    runs."""
     settings = [with_mode(record) for record in records]
     keys = sorted({key for one in settings for key in one if key not in _PLACES}, key=importance)
     rows = [Row(key, tuple(one.get(key) for one in settings)) for key in keys]

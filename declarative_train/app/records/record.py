@@ -1,8 +1,7 @@
 """Record of a run, read from its folder: settings, state, latest values.
 
-A run's settings are in `run.json`, its events in `events.jsonl`, of which only the end is read: a list of a thousand
-runs must be fast.
-"""
+The settings are in `run.json`, the events in `events.jsonl`. Only the end of the events is read, so that a list of a
+thousand runs is fast."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record of one run. `values`: the final values, or the latest if the run has not ended. `value_steps`: for each
-    value, the step of the weights. `settings`: values of the recipe by dotted path; `overrides`: options of `--set`.
-    `reason`: why the run failed. `updated_unix_s`: the time of the last write. `step_s`: the median step time of the
-    last session; `predicted_step_s`: the plan's prediction, None if it has none for this device."""
+    """Record of one run. `values`: the final metrics and losses, or the latest if the run has not ended. `value_steps`:
+    the step after which each value was measured. `settings`: values of the recipe by dotted path; `overrides`: options
+    of `--set`. `reason`: why the run failed. `updated_unix_s`: the time of the last write. `step_s`: the median step
+    time of the last session; `predicted_step_s`: the plan's prediction, None if it has none for this device."""
 
     folder: str
     name: str
@@ -61,8 +60,8 @@ class Record:
 
 
 def is_run(folder: str) -> bool:
-    """Return whether a folder is that of a run. (Folders of sweeps and of runs do not have the files of a run;
-    checkpoints and exports have only a plan.)"""
+    """Return whether a folder is the folder of a run. (A sweep's folder and a recipe's folder of runs do not have a
+    run's files; checkpoints and exports have only a plan.)"""
     return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, EVENTS))
 
 
@@ -104,8 +103,8 @@ Entry = dict[str, Any]
 
 
 def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return (first event of the last session, its last event or None, {kind and set: latest event}, seconds of its
-    steps), as far as they are in the part of the file that is read."""
+    """Return facts about the last session of a run from its events: (first event; event of its end or None; {kind, or
+    kind and set: latest event}; seconds of its steps). What is not in the part of the file that is read is missing."""
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None
@@ -125,7 +124,7 @@ def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float
 
 
 def _first(path: str) -> Entry:
-    """Return the first event of a file, {} if there is none."""
+    """Return the first event of a file; {} if there is none."""
     try:
         with open(path, "rb") as file:
             return _event(file.readline()) or {}
@@ -139,8 +138,8 @@ def _read_predicted_s(started: Entry) -> float | None:
 
 
 def _from_the_end(path: str) -> Iterator[Entry]:
-    """Yield the events of a file, the last first. Only the end of a large file is read; more of it if the end has only
-    steps."""
+    """Yield the events of a file, the last first. The file is read piece by piece from its end, at most its last
+    `WINDOW` bytes."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -192,8 +191,8 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return the facts about a run without `run.json`: from its first event `started`, or if that is {}, from its plan;
-    {} if it has neither."""
+    """Return facts about a run without `run.json`: from `started`, its first event, or from its plan if `started` is
+    {}; {} if it has neither."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {
@@ -213,8 +212,8 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
-    """Return (path of the last checkpoint of a run, path of the best), from their manifests; None for one that does not
-    exist."""
+    """Return (path of the last checkpoint of a run, path of its best checkpoint), as their manifests say; None for one
+    that does not exist."""
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()
     except Exception:  # of a store that cannot be reached: each client has its own

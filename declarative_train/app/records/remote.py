@@ -1,4 +1,4 @@
-"""Access of commands to folders of runs, which may be at a URL."""
+"""Reading of folders of runs by commands; a folder may be at a URL."""
 
 from __future__ import annotations
 

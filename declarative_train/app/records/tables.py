@@ -1,4 +1,4 @@
-"""Tables of runs: which runs exist, which settings differ, which values have a column."""
+"""Contents of tables of runs: which runs exist, which settings differ, which values get a column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_SETTINGS = 4  # settings of one run
 
 
 def runs_below(folder: str) -> list[str]:
-    """Return the folders of runs in `folder`, the oldest first; only `folder` itself if it is a run. Folders inside a
-    run are not searched."""
+    """Return the folders of the runs in `folder`, the oldest first; only `folder` itself if it is the folder of a run.
+    Folders inside a run are not searched."""
     if is_run(folder):
         return [folder]
     return sorted(_runs_in(folder, 1), key=lambda path: (os.path.basename(path), path))
@@ -41,8 +41,8 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return {run: the settings that differ between runs of the same recipe name, as short text}; for a single run, its
-    mode."""
+    """Return {folder of a run: settings in which runs of the same recipe name differ, as short text}. If none differs,
+    the text is the run's mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -59,21 +59,22 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 
 def own_word(name: str, value: object) -> str:
-    """Return a setting as text, `name=value`; for the mode, only the value."""
+    """Return a setting as short text, `name=value`; for the mode, only the value."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run with the mode that it used in place of `parallelism`, whose value may be `auto`."""
+    """Return the settings of a run, with the mode that it used as the value of `parallelism`, which may be `auto` in
+    the recipe."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the columns of a table: those in `wanted`, then the values that at least half of the runs have, metrics
-    before losses, and other sets before training."""
+    """Return the columns of a table: those in `wanted`, then the values that at least half of the runs have. Metrics
+    come before losses, and other sets before the training set."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:
@@ -102,7 +103,7 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return whether larger values of a metric are better; if no run's settings say so, guess it from the metric's
+    """Return whether larger values of a metric are better, from the settings of the runs, or else from the metric's
     name."""
     from declarative_train.components.metrics import METRICS
 

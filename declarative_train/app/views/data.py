@@ -1,6 +1,6 @@
 """Tables about the data of a recipe (sets, columns, fields, classes), as text or as one HTML page.
 
-Only part of a large set is read; the tables say how many rows were."""
+Only some rows of a large set are read; the tables give their number."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LONGEST = 24  # characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
-    """Return all tables about the data of a recipe: sets, columns, fields, those of packs, classes. Raises DataError,
-    SourceError and BadSampleError."""
+    """Return all tables about the data of a recipe: sets, columns, fields, tables added by packs, classes. Raises
+    DataError, SourceError and BadSampleError."""
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
@@ -78,7 +78,8 @@ def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, st
 
 
 def _short(text: str) -> str:
-    """Return a value on one line. If it is too long, its beginning is left out, since the end of a path says more."""
+    """Return a value on one line. If it is too long, its beginning is left out, since the end of a path is more
+    useful."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
@@ -103,7 +104,8 @@ def _rows_of(looked: int, total: int) -> str:
 
 
 def _fields(data: DataSpec, training: PreparedSet) -> Shown:
-    """Return the table of the fields as the model gets them. Images are shown after the transforms of training."""
+    """Return the table of the fields with the values that the model gets. Images are shown after the transforms of
+    training."""
     count = min(training.num_samples, _SAMPLES)
     chosen = np.linspace(0, training.num_samples - 1, count).astype(np.int64)
     made = training.gather(chosen, epoch=0)
@@ -126,8 +128,8 @@ def _fields(data: DataSpec, training: PreparedSet) -> Shown:
 
 
 def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
-    """Return a table with the number of samples of each class in each set. For a field of several columns, the values
-    of all are counted together."""
+    """Return a table with the number of samples of each class in each set. If the field reads several columns, their
+    values are counted together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
     every = Counter[int]()
@@ -147,7 +149,8 @@ def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
 
 
 def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
-    """Return (number of occurrences of each class in a set, whether only part of the set was counted)."""
+    """Return ({class: number of its occurrences in a set}, whether only part of the set was counted). `name`: the
+    field."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
     values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`

@@ -1,5 +1,5 @@
 """Path of the data in a plan, as text: from the rows of the source to the averaged gradient, then layer by layer. All
-numbers come from the plan. Shapes are those of whole tensors, with the batch dimension first, on the named device."""
+numbers come from the plan. Shapes are those of whole tensors, with the batch dimension first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MOST_PARTS = 5  # of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
-    """Return the path as a table, then the layers. Lines have at most `width` characters (None: no limit)."""
+    """Return the path of the data as a table, then the layers. Lines have at most `width` characters (None: no
+    limit)."""
     microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
     cuts = plan.layout.cuts
     parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]
@@ -29,8 +30,8 @@ def flow(plan: Plan, width: int | None = None) -> str:
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """Return a table with a row for each step on the way of the data, from the rows of the source to the gradient. If
-    it is wider than `width`, the cells of each row are one below the other."""
+    """Return a table with a row for each stage of the data, from the rows of the source to the gradient. If the table
+    is wider than `width`, the cells of each row are written one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
@@ -68,8 +69,8 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows that show how a batch is divided. In a pipeline, accumulation steps are further microbatches of
-    one step."""
+    """Return the rows that show how a batch is divided: into chunks of gradient accumulation, slices and microbatches.
+    In a pipeline, accumulation does not make chunks but more microbatches."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size
@@ -198,7 +199,8 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """Return a text on the targets of the losses, and on how each part of the batch contributes to the mean."""
+    """Return a text with the type and target of each loss, and whether a device computes the mean over the batch or a
+    part of it."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"
@@ -239,7 +241,7 @@ def open_graph(plan: Plan) -> Graph:
 
 
 def inside(node: Node) -> str:
-    """Return a text on what a node computes; for a block, its parts."""
+    """Return a text on what a node of the graph computes; for a block, with the nodes in it."""
     if node.graph is None:
         return kind(node)
     parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
@@ -250,7 +252,7 @@ def inside(node: Node) -> str:
 
 
 def parameters_below(plan: Plan, name: str) -> str:
-    """Return the number of parameters of a node as text; `tied` if another node owns them."""
+    """Return the number of parameters of a node as text, or `tied` if another node owns them."""
     below = [item for item in plan.parameters if item.name.startswith(f"{name}.")]
     own = sum(item.num_elements for item in below if item.tie is None)
     return "tied" if not own and below else f"{own:,}"
@@ -261,7 +263,7 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Return the shape of every field for this number of rows, as text. `times`: number of slices of this size."""
+    """Return the shape of every field for `rows` rows, as text. `times`: number of slices of this size."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 

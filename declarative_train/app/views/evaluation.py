@@ -30,7 +30,7 @@ def evaluation_text(found: EvaluationResult, width: int | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as text. Large numbers have fewer decimals, since they are prices and the like rather than
+    """Return a number as text. Large numbers get fewer decimals, because they are usually prices and similar, not
     losses."""
     return f"{value:,.1f}" if 1e4 <= abs(value) < 1e12 else four_decimals(value)
 
@@ -98,7 +98,7 @@ def _classes(report: Report) -> str:
 
 
 def _confusion(report: Report, width: int) -> str:
-    """Return the whole confusion matrix if it is small, otherwise the most frequent mistakes."""
+    """Return the whole confusion matrix as text if it is small, otherwise the most frequent confusions."""
     names = [each.name for each in report.classes]
     if len(names) <= _MOST_IN_TABLE:
         rows = [(_cut(name, 14), *map(str, counts)) for name, counts in zip(names, report.confusion, strict=True)]

@@ -60,7 +60,7 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return the names of the ranks or devices that compute each part of a batch."""
+    """Return for each part of a batch the name of the rank, ranks or device that computes it."""
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]
@@ -108,8 +108,8 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for each shown gradient: on each rank (`places`: their names), and combined over the
-    ranks."""
+    """Yield (sentence, table) for each gradient that is shown: its values on each rank, and combined over the ranks.
+    `places`: the names of the ranks."""
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"
@@ -150,8 +150,9 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (ranks, index of the part of a parameter that they update; `...`: all of it), the ranks as text. torch
-    shards the first dimension in chunks of equal size, except the last. `index`: in a pipeline, the stage."""
+    """Yield (names of ranks, index of the part of `parameter` that they update); the index `...` means all of it. torch
+    shards the first dimension in chunks of equal size, except the last. `index`: number of the parameter's pipeline
+    stage; 0 without a pipeline."""
     layout = plan.layout
     if layout.pipeline is not None:
         yield holders(plan, index), ...

@@ -22,7 +22,7 @@ def graph_table(plan: Plan) -> str:
 
 
 def graph_rows(plan: Plan) -> list[Row]:
-    """Return the rows of the table: fields, then nodes."""
+    """Return the rows of the table of the graph: fields, then nodes."""
     counts = {item.name: item.num_elements for item in plan.parameters if item.tie is None}
     rows: list[Row] = [(field.name, "field", "", describe_spec(field.tensor), "") for field in plan.data.fields]
     rows += node_rows(plan.batch_graph, "", counts, 0)
@@ -65,7 +65,8 @@ def alike(one: Node, other: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """Return a node's type, its expression, or the name of the node that it calls again."""
+    """Return the type of a layer, the text of an expression, the name of a block, or, for a node that calls the module
+    of another node again, that node's name."""
     if node.component is not None:
         return str(node.component["type"])
     return {"expression": node.expression or "", "block": node.block or "", "reuse": f"again: {node.target}"}[node.kind]

@@ -107,7 +107,7 @@ def _default(field: Any) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a default value as a recipe would have it."""
+    """Return a default value as it is written in a recipe."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -118,7 +118,8 @@ def _as_yaml(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return a type as text for users. None is left out, since it means that the key need not be set."""
+    """Return a type as text for users. An alternative `None` is left out, since it only means that the key is
+    optional."""
     if annotation is Any:
         return "anything"
     if get_origin(annotation) is Annotated:

@@ -1,4 +1,4 @@
-"""Tables as aligned plain text, as wide as the terminal."""
+"""Tables as aligned plain text, at most as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return each row as a number, a name and lines of text one below the other; no line is longer than `width`."""
+    """Return a text with (number, name, lines) of each row: the lines are one below the other, to the right of number
+    and name. No line of the result is longer than `width`."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []
@@ -78,8 +79,8 @@ _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
 def fit_lines(text: str, width: int | None) -> str:
-    """Return a text with no line longer than `width`: paragraphs are wrapped; a second column, which begins after two
-    blanks, stays a column."""
+    """Return a text with no line longer than `width`: paragraphs are wrapped; text after two blanks in a line is a
+    second column and stays aligned."""
     if width is None:
         return text
     lines: list[str] = []

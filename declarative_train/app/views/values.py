@@ -1,5 +1,5 @@
 """Values of samples, as text: the values in the file, the fields made from them, and for a trained model the output of
-each node for one sample, up to the prediction and the target."""
+each node for one sample, the prediction and the target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SAMPLES = 3
 
 
 def first_rows(data: DataSpec, width: int | None) -> str:
-    """Return the first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
+    """Return the first training samples as text: for each field, the values of its columns, the conversion, the result.
+    Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
@@ -43,8 +44,8 @@ def first_rows(data: DataSpec, width: int | None) -> str:
 
 
 def trace_values(trained: Trained, width: int | None) -> str:
-    """Return one sample on its way through the trained model; if possible, one that was not used for training. Raises
-    the errors of `first_rows`, and CheckpointFailure."""
+    """Return the values of one sample as text, from its row through each node of the trained model to the prediction.
+    If possible, the sample was not used for training. Raises the errors of `first_rows`, and CheckpointFailure."""
     import torch
 
     from declarative_train.inference.trained import check_source
@@ -99,7 +100,8 @@ def _where(plan: Plan, node: Node) -> str:
 
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
-    """Return lines that show how an evaluation of the first rows divides them over ranks and combines the results."""
+    """Return lines that show how an evaluation divides the first rows of the set `chosen` over the ranks, and the
+    predictions that it combines."""
     import torch
 
     plan = trained.plan
@@ -140,7 +142,8 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the number of the table's row for a sample; for a window, of its first row."""
+    """Return the number of a sample's row in the table; of its first row if the sample is a window of several rows.
+    `chosen`: the set of the sample."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
@@ -150,8 +153,8 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each field (name, values of its columns, conversion, result), all as text. `chosen`, `sample`: the set
-    and the number of the sample; `made`: the converted values by field."""
+    """Yield (name, values of its columns, conversion, result) of each field for one sample, as text. `chosen`,
+    `sample`: the set and the sample's number in it; `made`: the converted values by field."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
@@ -171,7 +174,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """Return the type of a field with those of its keys that change values, as text."""
+    """Return the type of a field as text, followed by its keys that change how values are converted."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
@@ -194,7 +197,7 @@ def _shape(values: np.ndarray) -> str:
 
 
 def numbers(values: np.ndarray) -> str:
-    """Return the first values of an array as text, in the order of its memory."""
+    """Return the first values of an array as text, in row-major order."""
     flat = np.ravel(values)
     shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
     return shown + (" ..." if flat.size > MOST_NUMBERS else "")
