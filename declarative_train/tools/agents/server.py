@@ -1,8 +1,7 @@
-"""Server of the Model Context Protocol: commands of dtrain that change nothing, as tools of an agent.
+"""Server of the Model Context Protocol: its tools for an agent are the commands of dtrain that change nothing.
 
-Each call runs the command in a process of its own, so that its result is that of the command line, torch's memory is
-freed, and a call that takes too long ends.
-"""
+Each call runs the command in a new process. So the result is that of the command line, torch's memory is freed
+afterwards, and a call that takes too long can be stopped."""
 
 from __future__ import annotations
 
@@ -85,9 +84,9 @@ def _set(settings: Mapping[str, str] | None) -> list[str]:
 
 
 async def _run(*words: str) -> str:
-    """Run a command of dtrain and return its output, and its errors if it prints nothing else. `words`: its arguments.
-    Raises ToolError, which the client receives as the error of the call, if a word is an option or the command exceeds
-    its time limit."""
+    """Run a command of dtrain and return what it printed to standard output, or if that is empty, to standard error.
+    `words`: the command and its arguments. Raises ToolError, which the client receives as the error of the call, if the
+    first argument is an option or the command exceeds its time limit."""
     if len(words) > 1 and words[1].startswith("-"):
         raise ToolError(f"`{words[1]}` is an option; pass a name or a path")
     return await anyio.to_thread.run_sync(partial(_output, words), abandon_on_cancel=True)

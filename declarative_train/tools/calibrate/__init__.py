@@ -1,1 +1,1 @@
-"""Calibration of the time model: the command, and the measurements of a machine."""
+"""Calibration of the planner's time predictions: the command, and the measurements of a machine."""

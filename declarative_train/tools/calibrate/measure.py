@@ -1,7 +1,7 @@
-"""Measure this machine for the time model: products, memory, calls of the host, links between ranks, and a step.
+"""Measurement of this machine for the prediction of step times: matrix products, memory, the time of a call on the
+host, links between ranks, and whole steps.
 
-On a CPU the ranks measure at the same time, as they share its cores and memory; `probes.py` runs steps of our engine.
-"""
+On a CPU all ranks measure at the same time, because they share its cores and memory. `probes.py` has the steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ WAIT_S = 120
 
 
 def measure_machine(num_ranks: int) -> Machine:
-    """Return the figures of the machine as one of `num_ranks` ranks measures them while all run at the same time."""
+    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time, as one of them measures
+    them."""
     if torch.cuda.is_available():
         return _measure_gpu(num_ranks)
     probes = compile_probes(num_ranks)
@@ -69,8 +70,8 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Return the figures of the machine as this rank measures them; all `num_ranks` ranks call it at the same time.
-    `probes`: steps from which the other constants follow."""
+    """Return the speeds of a CPU as this rank measures them; all `num_ranks` ranks call this at the same time.
+    `probes`: steps from which the constants that are not measured directly are computed."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()
@@ -104,9 +105,9 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Call `run` several times, for about `most_s` seconds at most, and return the least time of a call in seconds,
-    without the first: other processes only add time. With an infinite `most_s`, ranks that call this at the same time
-    call `run` equally often."""
+    """Call `run` several times, until about `most_s` seconds have passed, and return the shortest time of a call in
+    seconds. The first call does not count. (The shortest, because other processes can only add time.) If `most_s` is
+    infinite, the number of calls is fixed, so that ranks that call this at the same time call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -134,8 +135,8 @@ def _memory_rate(device: torch.device) -> float:
 
 
 def _elementwise_rate() -> float:
-    """Return the bytes per second of elementwise operations, forward and backward. A CPU computes most of them slower
-    than it reads memory."""
+    """Return the speed of elementwise operations, forward and backward, in bytes per second. On a CPU most of them are
+    slower than reading memory."""
     rows, gradient = torch.randn(WIDE, requires_grad=True), torch.randn(WIDE)
 
     def step() -> None:
@@ -146,7 +147,7 @@ def _elementwise_rate() -> float:
 
 
 def _attention_rate() -> float:
-    """Return the operations per second of fused causal attention, forward and backward."""
+    """Return the speed of fused causal attention, forward and backward, in floating-point operations per second."""
     query, key, value = (torch.randn(HEADS, requires_grad=True) for _ in range(3))
 
     def step() -> None:
@@ -159,8 +160,8 @@ def _attention_rate() -> float:
 
 
 def _call_s(device: torch.device) -> float:
-    """Return the time in seconds of one operation on very small tensors, forward and backward; only the call itself
-    takes time."""
+    """Return the time in seconds of one operation, forward and backward, on tensors so small that only the overhead of
+    the call counts."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(LAYERS))).to(device)
     rows = torch.randn(4, 8, device=device)
 
@@ -172,8 +173,9 @@ def _call_s(device: torch.device) -> float:
 
 
 def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
-    """Return (latency of an all-reduce in seconds per rank of the ring, bytes per second of the ring). The ranks
-    compute between collectives, as in a step, so that they have to wait for each other."""
+    """Return (latency of an all-reduce in seconds, for each rank of the ring except one; bytes per second of the ring).
+    For the latency, the ranks compute between all-reduces, as in a training step, so it includes waiting for each
+    other."""
     one = torch.randn(BETWEEN, BETWEEN, device=device)
     small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
 
@@ -194,7 +196,7 @@ def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
 
 def _in_ranks(num_ranks: int, kind: str, work: Callable[..., Any]) -> Any:
     """Start `num_ranks` processes, each of which calls `work(device, num_ranks)` in a process group, and return the
-    result of the first. `kind`: the kind of device."""
+    result of the first. `kind`: the type of the device, such as "cpu"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

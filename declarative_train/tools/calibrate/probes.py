@@ -1,9 +1,9 @@
-"""Probes: steps of tiny models, whose arithmetic takes almost no time, so that they show the overhead of the host.
+"""Probes: training steps of tiny models, whose arithmetic takes almost no time, so that they show the overhead of the
+host.
 
-A constant of the planner is the measured minus the predicted time of such a step, or of the difference between two
-steps. So it includes what a step does outside of the counted operations (views, hooks, modules). The constants are
-fitted in the order of `STEPS`; each uses the ones before it.
-"""
+The planner's constants for the host are fitted to them: a constant is chosen such that the predicted time of a probe,
+or of the difference between two probes, is the measured one. So it includes work that the planner does not count
+(views, hooks, modules). The constants are fitted in the order of `STEPS`; each uses the ones before it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ STEPS: dict[str, tuple[Step, Step | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Step whose measured time is compared with its predicted time, to find a constant. `model`, `placement`: facts of
-    its plan from which the time is predicted."""
+    """Training step of a tiny model, whose measured time is compared with its predicted time. `model`, `placement`:
+    facts about its plan from which the time is predicted."""
 
     plan: Plan
     model: ModelFacts
@@ -73,7 +73,7 @@ class Probe:
 
 
 def compile_probes(num_ranks: int) -> dict[Step, Probe]:
-    """Return the probes for a machine on which `num_ranks` ranks run at the same time."""
+    """Compile the probes for a machine on which `num_ranks` ranks run at the same time. Return {step: its probe}."""
     steps = [step for pair in STEPS.values() for step in pair if step is not None]
     return {step: _compile(*step, num_ranks) for step in steps if num_ranks > 1 or step[0] == "single"}
 
@@ -94,8 +94,8 @@ def _compile(mode: str, number: int, num_ranks: int) -> Probe:
 
 
 def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
-    """Return the machine with the constants of `STEPS`, each computed from the measured time of its probe, and with the
-    optimizer's time for a tensor. All ranks call it at the same time."""
+    """Return the machine with each constant of `STEPS` fitted to the measured times of the probes, and with the
+    optimizer's time per tensor. All ranks call this at the same time."""
     measured = {step: measure(probe.plan) for step, probe in probes.items()}
     many, few = (probes["single", number] for number in (MANY, FEW))
     tensors = len(many.plan.parameters) - len(few.plan.parameters)
@@ -122,14 +122,14 @@ def _with(machine: Machine, name: str, seconds: float) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of a step, and of its optimizer's update."""
+    """Measured seconds of a training step, and of the optimizer's update in it."""
 
     step_s: float
     update_s: float
 
 
 def measure(plan: Plan) -> Measured:
-    """Run steps of a plan on the CPU and return their median time, and that of the optimizer's update."""
+    """Run training steps of a plan on the CPU. Return the median time of a step and of the optimizer's update."""
     engine = Engine(plan, torch.device("cpu"))
     _KEPT.append(engine)
     times, updates = [], []

@@ -1,4 +1,4 @@
-"""Use of each column of a table: as numbers, as words of a list, as dates, or not at all, with the reason."""
+"""Use of each column of a table in a first recipe: as a number, a category, a date, or not at all, with the reason."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _FREE_TEXT = 60  # letters of the median value
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Use of a column. `why`: the reason for leaving it out, or a remark on its use. `format`, `parts`: keys of a date
-    field. `doubt`: why the user should look at a column that is used."""
+    """Use of a column in a first recipe. `why`: the reason for leaving the column out, or a remark on its use.
+    `format`, `parts`: values of these keys of a date field. `doubt`: why the user should check a column that is
+    used."""
 
     name: str
     use: Use
@@ -42,7 +43,7 @@ class ColumnUse:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Yield the use of each column of the table except the target, in order."""
+    """Yield the use of each column of the table except the target, in the order of the table."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
             yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
@@ -79,7 +80,7 @@ def _judge_one(each: ColumnValues, target: ColumnValues) -> ColumnUse:
 
 
 def _no_use(each: ColumnValues) -> str:
-    """Return why a network cannot use the column; "" if it can."""
+    """Return why a network cannot use the column `each`; "" if it can."""
     import numpy as np
 
     rows = len(each.values)
@@ -100,7 +101,7 @@ def _no_use(each: ColumnValues) -> str:
 
 
 def _no_word(each: ColumnValues) -> str:
-    """Return why the texts of a column are not words of a list (categories); "" if they are."""
+    """Return why the texts in the column `each` are neither categories nor dates; "" if they are."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -114,7 +115,8 @@ def _no_word(each: ColumnValues) -> str:
 
 
 def _is_id(each: ColumnValues) -> str:
-    """Return why a column seems to identify the row or the object that the row is about; "" if it does not."""
+    """Return why the column `each` seems to identify the row, or the object that the row describes; "" if it does
+    not."""
     import numpy as np
 
     rows = each.words.total()
@@ -139,8 +141,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether a column has values like 1, 1, 1, 2, 2, 2, ... in the order of the file, as a group number has: at
-    least 20 groups of fewer than 20 rows."""
+    """Return whether the column `each` numbers groups of rows: its values in the order of the file are like 1, 1, 1, 2,
+    2, 3, 3, ..., with at least 20 groups of fewer than 20 rows."""
     import numpy as np
 
     rows = each.words.total()
@@ -152,8 +154,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why a column is the target in another form, which is known only together with the answer; "" if it is
-    not."""
+    """Return why the column `each` contains the target in another form, so that it is not known when the target is to
+    be predicted; "" if it does not."""
     import numpy as np
 
     both = each.present & target.present

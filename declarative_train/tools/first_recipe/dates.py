@@ -25,9 +25,9 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return (the key `format` of a field `type: date`, or None if the field needs no such key; a remark on the format
-    or ""). Return None if the column has no dates. `name`: the column's name; `values`: its values that are not
-    missing."""
+    """Return None if a column has no dates; otherwise (value for the key `format` of a field `type: date`, or None if
+    the key is not needed; a remark on the format, or ""). `name`: the column's name; `values`: its values except
+    missing ones."""
     import numpy as np
 
     if values.dtype.kind == "M":
@@ -62,9 +62,9 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date that a first recipe uses: always `time`; `month` or `yearday` if the dates are in
-    several months, depending on how many days differ; `weekday` and `hour` if these differ. `values`: the column `name`
-    without missing values; `format`: how its texts are read."""
+    """Return the parts of a date that a first recipe uses: always `time`; `month` or `yearday` if there are at least
+    four months, depending on the number of different days; `weekday` and `hour` if these differ. `values`: the column
+    `name` without missing values; `format`: how its texts are read."""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})

@@ -1,4 +1,5 @@
-"""Columns that determine the target alone: such a column is often known only together with the answer."""
+"""Columns from each of which alone the target can be predicted: often such a column is known only when the target
+is."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone mak
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a sentence of doubt if the column alone predicts the target nearly always; "" if it does not, or if that
-    cannot be judged."""
+    """Return a warning about the column `each` if the target can nearly always be predicted from it alone; "" if not,
+    or if this cannot be decided, for example with few rows."""
     import numpy as np
 
     both = each.present & target.present
@@ -40,8 +41,8 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Return for each of the rows `both` (a mask) a number for the column's value, or for the range that contains it.
-    None if the column has too many values for the number of rows."""
+    """Return a number for each row in which both columns have a value (the mask `both`): the number of the value in the
+    column `each`, or of the range that contains it. Return None if the column has too many values for so few rows."""
     import numpy as np
 
     values = each.values[both]

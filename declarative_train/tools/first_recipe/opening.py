@@ -42,7 +42,7 @@ LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """Error: no recipe can be made for a file. The message is for the user. `is_word`: an option is wrong, not the
+    """Error: no recipe can be made for a file. The message is for the user. `is_word`: the cause is an option, not the
     data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
@@ -137,7 +137,8 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _conventions(table: Table) -> dict[str, object]:
-    """Return the settings of the source (decimal sign, missing values) with which its numbers are read as numbers."""
+    """Return the settings of the source (decimal sign, texts for missing values) that are needed to read its numbers as
+    numbers."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -159,8 +160,8 @@ def _conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether at least half of the values match the pattern `number`, and one of these contains `needs`.
-    `counts`: value -> number of rows."""
+    """Return whether at least half of the values match the pattern `number`, and one of the matching values contains
+    the text `needs`. `counts`: {value: number of rows}."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 
@@ -175,7 +176,7 @@ def _odd_words(counts: Counter[str]) -> set[str]:
 
 
 def rows_to_inspect(table: Table) -> slice | np.ndarray:
-    """Return the rows to inspect: all, or of a large table a fixed number from all parts of it."""
+    """Return which rows are inspected: all rows, or a fixed number from all parts of a large table."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:

@@ -24,8 +24,9 @@ _GREY = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """Facts about picture files. `looked_at`: the number that was read, from all parts of the table; `broken`: place
-    and reason of those that cannot be decoded; `mean`, `deviation`: of the grey values, from 0 to 1."""
+    """Facts about the picture files of a table. `number`: of all files; `looked_at`: the number of files that were
+    read; `sides`: width and height of each; `modes`: Pillow's modes with their counts; `broken`: (place, reason) of
+    files that cannot be decoded; `mean`, `deviation`: of the grey values, from 0 to 1."""
 
     number: int
     looked_at: int
@@ -61,8 +62,8 @@ class PictureFiles:
 
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
-    """Read picture files that a column contains or names, and return facts about them. `folder`: the folder to which
-    names are relative, or None. Of a large table only some files are read, from all parts of it. Raises
+    """Read the picture files in a column, or those whose names are in it, and return facts about them. `folder`: the
+    folder to which names are relative, or None. Of many files only some are read, from all parts of the table. Raises
     UnusableError."""
     import numpy as np
 
@@ -111,8 +112,8 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return ((width, height), Pillow's mode) of a picture from its header. `value`: its path or bytes, or the OSError
-    of reading it, which is raised. Raises OSError and MissingPackageError."""
+    """Return ((width, height), Pillow's mode) of a picture, from the header of its file. `value`: the path or the bytes
+    of the file, or the OSError of an attempt to read it, which is raised. Raises OSError and MissingPackageError."""
     try:
         Image = pillow_image()
     except ImportError:
@@ -127,8 +128,8 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Return (column of a table with paths of pictures, folder to which these are relative); None if no column has such
-    paths. The files are searched in `folder` and the folders in it. `target`: a column that is not considered. Raises
+    """Return (column with paths of pictures, folder to which these are relative); None if no column has such paths.
+    `folder` and the folders in it are searched for the files. `target`: a column that is not considered. Raises
     UnusableError if none of the files is found."""
     import numpy as np
 

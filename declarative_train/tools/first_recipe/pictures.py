@@ -32,8 +32,8 @@ _STEPS = 30_000  # pictures shown, at least 10 epochs and at most 60
 @dataclass(frozen=True, slots=True)
 class PictureRecipe:
     """Contents of a first recipe for pictures. `source`: keys of the source; `column`, `folder`: the column with file
-    names and their folder; `empty`: class folders without pictures; `published`: id of a published model in the local
-    cache."""
+    names and the folder of the files; `empty`: class folders without pictures; `published`: id of a published model in
+    the local cache, to start from."""
 
     path: str
     command: str

@@ -1,5 +1,5 @@
-"""Sizes in a first recipe, by the number of rows: the sets, the batch, the epochs, the widths of the network, and the
-strength of regularisation. They are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`."""
+"""Sizes in a first recipe, which depend on the number of rows: sets, batch, epochs, widths of the network, strength of
+regularisation. They are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in a first recipe. `fractions`: share of the rows of each set except training, which gets the rest.
+    """Sizes in a first recipe. `fractions`: the part of the rows in each set; the training set gets the others.
     `patience`, `evaluate_every`: in epochs. `hidden`: widths of the network's two hidden layers. `dropout`,
     `weight_decay`: strength of regularisation."""
 
@@ -30,7 +30,7 @@ class Sizes:
 
 
 def fractions_for(num_rows: int) -> dict[str, float]:
-    """Return {set: its share of the rows}; the rest is for training."""
+    """Return {set: fraction of the rows in it}, without the training set, which gets the other rows."""
     if num_rows < _WITH_TEST:
         return {"validation": 0.2}
     return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)

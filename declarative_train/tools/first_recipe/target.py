@@ -1,4 +1,4 @@
-"""Target column of a first recipe: whether it is a class or a number, and the settings that follow."""
+"""Target column of a first recipe: whether it contains classes or numbers, and why."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TAILS = 10.0  # kurtosis from which a few values dominate a squared error
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """Target column. `classes`: the number of rows of each class, in the order of class numbers; empty for numbers.
-    `why`: why it counts as a class or a number."""
+    """Target column. `task`: whether its values are classes or numbers; `why`: the reason for this. `classes`: the
+    number of rows of each class, in the order of class numbers; empty for numbers."""
 
     values: ColumnValues
     task: Task
@@ -47,7 +47,8 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Whole numbers between the smallest and the greatest class that have no row; [] if there are many."""
+        """Whole numbers between the smallest and the greatest class that are not the class of any row; [] if there are
+        many, or if classes are not numbers."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}
@@ -64,8 +65,8 @@ class TargetColumn:
 
 
 def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:
-    """Return the target column. `asked`: the task that the user wants, None: decide by the values. Raises UnusableError
-    and SourceError."""
+    """Read the target column. `asked`: the task that the user requested; None: decide from the values. Raises
+    UnusableError and SourceError."""
     if name not in table.columns:
         if name in table.left_out:
             raise UnusableError(f"the column `{name}` of {format_path(path)} cannot be read: {table.left_out[name]}")

@@ -29,9 +29,9 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
-    """Contents of a first recipe, from which its text is written. `command`: the command for its header. `num_rows`:
-    rows of the table; `is_sampled`: only some of them were inspected. `seed`: that of the split. `lacking`: {set:
-    classes that have no row in it}."""
+    """Contents of a first recipe, from which its text is written. `command`: the command that its header names.
+    `num_rows`: rows of the table; `is_sampled`: not all rows were inspected. `seed`: seed of the split. `lacking`:
+    {set: classes without a row in it}."""
 
     path: str
     command: str
@@ -61,7 +61,7 @@ class FirstRecipe:
 
     @property
     def field(self) -> str:
-        """Name of the target's field: that of the column, changed to a valid name if needed."""
+        """Name of the target's field: the column's name, changed if it is not valid as the name of a field."""
         found = re.sub(r"[^a-z0-9]+", "_", self.target.name.lower()).strip("_")
         return found if is_name(found) and found not in _OURS and not iskeyword(found) else "target"
 
@@ -142,7 +142,7 @@ class FirstRecipe:
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
-        """Return {name of a field: date columns that it reads}: columns with the same format and the same parts share a
+        """Return {name of a date field: columns that it reads}. Columns with the same format and the same parts share a
         field."""
         groups: dict[tuple[object, ...], list[ColumnUse]] = {}
         for each in self.of("dates"):
@@ -258,7 +258,7 @@ class FirstRecipe:
         yield f"  metrics: [{', '.join(self._metrics())}]"
 
     def _metrics(self) -> list[str]:
-        """Return the names of the metrics; the first is used in the comparison with simple models."""
+        """Return the names of the metrics. The first one is used to compare the network with simple models."""
         if self.target.task == "numbers":
             return ["rmse", "mae", "r2"]
         is_binary = len(self.target.classes) == 2
@@ -294,14 +294,15 @@ def vector_width(num_words: int) -> int:
 
 
 def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
-    """Yield comment lines that list commands in aligned columns. `lines`: (command without `dtrain`, its effect)."""
+    """Yield comment lines that list commands in aligned columns. `lines`: (command without the word `dtrain`, its
+    effect)."""
     width = max(len(line) for line, _ in lines)
     yield from (f"#   dtrain {line:<{width}}   {does}" for line, does in lines)
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
-    """Return a text as lines of a YAML comment. Characters that end a line are replaced by blanks. `margin`: blanks
-    before each `#`. `hanging`: indentation of all lines but the first."""
+    """Return a text as lines of a YAML comment. Line breaks in it are replaced by blanks. `margin`: number of blanks
+    before each `#`. `hanging`: indentation of all lines except the first."""
     whole = " ".join(text.split())
     begin = f"{' ' * margin}# "
     return wrap(
@@ -315,14 +316,14 @@ def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
 
 
 def quote(text: str) -> str:
-    """Return the name of a column as YAML, quoted if needed."""
+    """Return the name of a column as a YAML scalar, quoted if needed."""
     if _PLAIN.fullmatch(text) and not text.endswith(" ") and text.lower() not in _WORDS_OF_YAML and ": " not in text:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def flow_list(key: str, names: Sequence[str]) -> list[str]:
-    """Return `key` with the list `names` in brackets, as lines of YAML; several lines if it is long."""
+    """Return lines of YAML with `key` and the list `names` in brackets; a long list takes several lines."""
     words = [quote(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["

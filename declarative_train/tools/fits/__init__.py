@@ -1,1 +1,1 @@
-"""Answers before a run: whether a recipe or a published model fits on GPUs, how long it takes, what it costs."""
+"""Tool `dtrain fits`: whether a recipe or a published model fits on GPUs, how long training takes, what it costs."""

@@ -1,5 +1,4 @@
-"""Answer of `dtrain fits`: a plan, the changes and layouts that were tried, and the figures that follow from the step
-time."""
+"""Answer of `dtrain fits`: a plan, the changes and layouts that were tried, and figures computed from the step time."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Effect of one change of the plan. `settings`: the change as options of `--set` or `dtrain fits`. Times are None
-    if unknown."""
+    """Change of the plan, and the memory and step time that result. `settings`: the change as options of `--set` or
+    `dtrain fits`. `step_s`: None if unknown. `fits`: the changed plan fits."""
 
     settings: str
     memory_bytes: int
@@ -29,10 +28,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Fits:
-    """Answer of `dtrain fits`. `target`: the recipe or model that was asked about. `plan`: its plan in the first
-    layout. `through`: what computes a published model (a block of dtrain, or a library). `changes`: those that save
-    most first; `layouts`: those that fit, the fastest first. `budget`: the number of tokens (or samples) to train on;
-    `price`: of one GPU for an hour, None if not given."""
+    """Answer of `dtrain fits`. `target`: the recipe or model of the question. `plan`: its plan in the layout that was
+    planned first. `through`: what computes a published model (a block of dtrain, or a library). `changes`: possible
+    changes, the most useful first; `layouts`: layouts that fit, the fastest first. `budget`: the number of tokens (or
+    samples) to train on; `price`: cost of one GPU for an hour, None if not given."""
 
     target: str
     plan: Plan
@@ -108,7 +107,7 @@ class Fits:
 
 
 def usable_bytes(plan: Plan) -> int:
-    """Return the usable memory of a device in bytes. The plan must have an estimate for a GPU."""
+    """Return the memory of a device in bytes that a plan can use. The plan must have an estimate for a GPU."""
     from declarative_train.planner.auto.target import RESERVE
 
     assert plan.estimate is not None
@@ -117,19 +116,20 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether a layout with less sharding may fit, too, given the error of estimates."""
+    """Return whether the plan fits if its memory is overestimated as much as estimates can be wrong. If so, layouts
+    with less sharding are tried too."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)
 
 
 def peak_bytes(plan: Plan) -> int:
-    """Return the memory of a step in bytes on the device that needs most."""
+    """Return the memory in bytes that a step needs, on the device that needs most."""
     return max(each.of_step for each in plan.memory)
 
 
 def tokens_of(plan: Plan) -> int | None:
-    """Return the number of tokens of a sample: the length of the first sequence of ids among the model's inputs; None
-    if there is none."""
+    """Return the number of tokens of a sample: the length of the first input of the model that is a sequence of token
+    ids. None if it has no such input."""
     specs = plan.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

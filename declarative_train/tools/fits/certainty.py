@@ -1,4 +1,4 @@
-"""Certainty of the answer of `dtrain fits`: a range for the step time, and memory that the plan does not count."""
+"""Uncertainty of the answer of `dtrain fits`: a range for the step time, and memory that the plan does not count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MEMORY_ERROR = 0.03  # of live bytes (docs/planner.md)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:
-    """Return two factors of the predicted step time; 9 of 10 measured step times are between them."""
+    """Return two factors (smaller, larger). In 9 of 10 comparisons with published step times, the measured time was
+    between these multiples of the predicted time."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None or estimate.low_s is None or estimate.high_s is None:
         return 1.0, 1.0
@@ -21,5 +22,6 @@ def step_interval(plan: Plan) -> tuple[float, float]:
 
 
 def runtime_bytes(plan: Plan) -> int:
-    """Return the bytes on a GPU that are not tensors of a step (CUDA's context, workspaces), without fragmentation."""
+    """Return the bytes that are used on a GPU in addition to the tensors of a step (CUDA's context, workspaces),
+    without the loss by fragmentation."""
     return sum(each.num_bytes for each in runtime_memory(plan))

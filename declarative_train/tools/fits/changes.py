@@ -1,4 +1,5 @@
-"""Plans that `dtrain fits` compares with the first plan: with one change, and in other layouts. Each is compiled."""
+"""Plans that `dtrain fits` compares with the first plan: plans with one change, and plans in other layouts. Each of
+them is compiled."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ Tried = tuple[int, float | None]
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe. For a published model or `parallelism: auto` it has the layout that `auto` chooses,
-    or the fully sharded one if nothing fits. Raises DtrainError."""
+    """Return the plan of a recipe. For a published model, or with `parallelism: auto`, its layout is the one that
+    `auto` chooses; if no layout fits, the one in which everything is sharded. Raises DtrainError."""
     try:
         return source.plan({})
     except DtrainError as error:
@@ -35,7 +36,8 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Return (changes, the most useful first; layouts that fit, the fastest first)."""
+    """Compile the plan with each change and in each other layout. Return (changes, the most useful first; layouts that
+    fit, the fastest first)."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable
@@ -57,7 +59,8 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 
 def axes_of(plan: Plan) -> Settings:
-    """Return the value of `parallelism` that gives the layout of a plan without a pipeline, on any number of GPUs."""
+    """Return the value of `parallelism` that gives the layout of a plan. Without a pipeline, the value is also valid
+    for other numbers of GPUs: the last data-parallel axis gets all remaining ones."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
@@ -73,9 +76,9 @@ def axes_of(plan: Plan) -> Settings:
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
-    """Yield (change as text, settings) for changes that may save memory or time: activation checkpointing, smaller
-    chunks of work, half precision, another number of GPUs. `does_fit`: the plan fits as it is; then fewer GPUs are
-    tried, otherwise more."""
+    """Yield (change as text, settings) for changes that may save memory or time: activation checkpointing, a loss in
+    chunks, gradient accumulation, bf16, another number of GPUs. `does_fit`: the unchanged plan fits, so fewer GPUs are
+    proposed; otherwise more."""
     training, batch, count = plan.training, plan.batch, plan.layout.num_devices
     for policy in NEXT_POLICIES[training.recomputation.policy]:
         yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
@@ -98,7 +101,7 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
 
 
 def _try_change(source: Source, settings: Settings) -> Tried | None:
-    """Return memory and seconds of a step with changed settings; None if the settings are not possible."""
+    """Return memory and seconds of a step with changed settings; None if no plan can be compiled with them."""
     try:
         plan = source.plan(settings)
     except DtrainError:
@@ -123,8 +126,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes sorted by usefulness. If the plan fits (`does_fit`): first those that are faster and still
-    fit, then those that save most memory. Otherwise by memory alone."""
+    """Return the changes sorted by usefulness. First come changes with which the plan fits: if it already fits
+    unchanged (`does_fit`), those that save most time; the rest by memory. Last come changes with which it does not
+    fit."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
@@ -135,8 +139,8 @@ def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]
 
 
 def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
-    """Call the functions `works` at the same time in child processes, or in this process if that fails. Return their
-    results in order."""
+    """Call all functions in `works` at the same time, in child processes; if that fails, one after the other in this
+    process. Return their results in order."""
     import torch
 
     from declarative_train.planner.footprint.forked_process import ChildError, in_children

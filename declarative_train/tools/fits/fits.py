@@ -1,5 +1,5 @@
-"""Question before a run: does a recipe or a published model fit on GPUs, what can be changed, which layouts fit, what
-does training cost?"""
+"""Python API of `dtrain fits`: does a recipe or a published model fit on GPUs, what can be changed, which layouts fit,
+what does training cost?"""
 
 from __future__ import annotations
 

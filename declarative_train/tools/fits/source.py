@@ -1,4 +1,4 @@
-"""Recipe to plan for a number of GPUs: a recipe of the user, or one made for a published model."""
+"""Recipe to plan for a number of GPUs: a file of the user, or a text that was generated for a published model."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def check_number(word: str, number: int | None, most: int | None) -> None:
 
 
 def layout_of(count: int) -> Settings:
-    """Return the section `layout` for `count` GPUs, in nodes of 8. Raises DtrainError for a number that does not fill
-    whole nodes."""
+    """Return the section `layout` for `count` GPUs, on nodes of 8. Raises DtrainError for more than 8 GPUs that do not
+    fill whole nodes."""
     if count <= PER_NODE:
         return {"gpus": count}
     if count % PER_NODE:
@@ -65,8 +65,8 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: the file at `path`, or a `text` made for a published model, over which `settings` are merged.
-    `through`: what computes the published model; `notes`: what its recipe leaves out."""
+    """Recipe to plan: the file at `path`, or a generated `text` for a published model; `settings` are merged over it.
+    `through`: what computes the published model; `notes`: what the generated recipe leaves out."""
 
     path: str
     settings: Settings
@@ -97,12 +97,12 @@ class Source:
 
     @property
     def sharded(self) -> Settings:
-        """Value of `parallelism` that shards everything over all GPUs."""
+        """Value of `parallelism` that shards all parameters over all GPUs; {} for one GPU."""
         recipe = self._read(self.settings).recipe
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 
     def on(self, count: int) -> Settings:
-        """Return the settings for `count` GPUs; they replace those in the recipe."""
+        """Return the settings for `count` GPUs, which replace all numbers of GPUs and nodes in the recipe."""
         recipe = self._read(self.settings).recipe
         before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
         return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}

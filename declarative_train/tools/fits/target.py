@@ -1,5 +1,5 @@
-"""Recipe for the folder of a published model, from its config.json alone: synthetic data of the right shapes, the model
-as a block of dtrain or as a node of its library, and one of four tasks."""
+"""Recipe for the folder of a published model, generated from its config.json alone. It has synthetic data of the right
+shapes, the model as a block of dtrain or as a node of its library, and one of four tasks."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelTarget:
-    """Recipe for a published model. `through`: what computes the model (a block or a library); `notes`: what the recipe
-    leaves out; `takes_adapters`: the tasks `lora` and `qlora` are possible."""
+    """Generated recipe for a published model. `through`: what computes the model (a block or a library); `notes`: what
+    the recipe leaves out; `takes_adapters`: the tasks `lora` and `qlora` are possible."""
 
     text: str
     through: str
@@ -54,9 +54,9 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and targets of a class of models. `input`: what the model reads; `target`: what a sample is trained to
-    predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`: the model's
-    decoder reads the tokens too."""
+    """Inputs and targets that a published model needs in a recipe. `input`: what the model reads; `target`: what it
+    learns to predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`: the
+    model has a decoder that reads the tokens too."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -67,8 +67,8 @@ class _Shape:
 def target_of_folder(
     written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
-    """Return the recipe for a model in a folder, or with a hub id in the cache (`written`). `task`: full, lora, qlora
-    or pretrain; `batch`: samples of a step; `length`: tokens of a sample, None: a default; `precision`, `layout`:
+    """Return the recipe for a published model. `written`: its folder, or its hub id in the cache. `task`: full, lora,
+    qlora or pretrain; `batch`: samples of a step; `length`: tokens of a sample, None: a default; `precision`, `layout`:
     values of the recipe. Raises TargetError."""
     try:
         folder = find_published_folder(written, os.path.abspath(written))
@@ -158,8 +158,9 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model without a known output layer, from its main input in the library. `name`: the class
-    of the model, "" if unknown; `feeds`: it has a decoder, which gets its inputs too. Raises TargetError."""
+    """Return the inputs of a model whose output layer is unknown, from the name of its main input in its library.
+    `name`: the class of the model, "" if unknown; `feeds`: the model has a decoder that reads its inputs too. Raises
+    TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
@@ -185,7 +186,7 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return (node of the model as YAML tree, text on what computes it: timm, transformers or a block). `block`: the
+    """Return (the model's node as YAML tree; text on what computes it: timm, transformers or a block). `block`: the
     block of dtrain that computes the model, or None."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
@@ -203,9 +204,9 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return (section `data` with synthetic data for the model of this config, tokens of a sample or None). `length`:
-    tokens of a sample, None: a default. The data have as many samples as one step reads (`batch`); windows overlap, so
-    that few rows are enough. Raises TargetError."""
+    """Return (section `data` with synthetic data for the model of this config; number of tokens of a sample, or None).
+    `length`: this number, None: a default. The data have `batch` samples, enough for one step. Samples of tokens
+    overlap, so that few rows are enough. Raises TargetError."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)
@@ -229,8 +230,8 @@ def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: i
 
 
 def _adapters(task: str) -> Tree:
-    """Return the section `model.parameters` for a task with adapters: an adapter on every linear map of the blocks, all
-    other parameters frozen. With `qlora`, the adapted weights are stored in 4 bits."""
+    """Return the section `model.parameters` for the task `lora` or `qlora`: an adapter on every linear map of the
+    model's blocks, all other parameters frozen. With `qlora`, the adapted weights are stored in 4 bits."""
     storage = {"storage": "nf4"} if task == "qlora" else {}
     return {f"{NET}.*": {"storage": "bf16"}, f"{NET}.layers": {**storage, "adapter": LORA}}
 
@@ -254,7 +255,8 @@ def _num_labels(config: Mapping[str, Any]) -> int:
 
 
 def _side(config: Mapping[str, Any]) -> int:
-    """Return the height and width of an image, from `image_size` (transformers) or `input_size` (timm)."""
+    """Return the side of a square image in pixels, from `image_size` (transformers) or `input_size` (timm) of the
+    config."""
     given = config.get("image_size") or (config.get("pretrained_cfg") or {}).get("input_size") or SIDE
     return int(given[-1] if isinstance(given, list) else given)
 

@@ -1,4 +1,4 @@
-"""Analysis of the text of a recipe in an editor: its mistakes and its resolved values. Plugins are never imported,
+"""Analysis of a recipe that is open in an editor: its mistakes and its resolved values. Plugins are never imported,
 because displaying a recipe must not run code."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of the analysis of a recipe in an editor. `text`: the text that was analysed; `texts`: the texts of all
-    its files by path. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if there is
-    an error."""
+    """Result of the analysis of a recipe in an editor. `text`: the text that was analysed; `texts`: {path: text} of all
+    files of the recipe. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if there
+    is an error."""
 
     path: str
     text: str
@@ -43,13 +43,13 @@ class Analysis:
 
     @property
     def rests_on(self) -> set[str]:
-        """Real paths of all files that were read."""
+        """Real paths of all files that the analysis read."""
         return {str(Path(path).resolve()) for path in self.texts}
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:
-    """Analyse `text` in place of the content of the file `path`, with the checks of `dtrain lint`; if not `full`, with
-    those of `dtrain lint --static`."""
+    """Analyse a recipe with the checks of `dtrain lint`; if not `full`, with those of `dtrain lint --static`. `text` is
+    used in place of the content of the file `path`."""
     loaded = recipe_room.load(path, text=text)
     diagnostics = list(loaded.diagnostics)
     plan = None
@@ -64,8 +64,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def try_fixes(now: Analysis, lines: range) -> Analysis:
-    """Return the analysis in which the diagnostics that begin on these lines have fixes found by trying, as far as the
-    static checks find them."""
+    """Return the analysis `now`, in which diagnostics on these lines of the file got fixes found by trying. Only static
+    checks are used to try them."""
     here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
     if all(each.fixes for each in here):
         return now
@@ -78,8 +78,9 @@ def try_fixes(now: Analysis, lines: range) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return the diagnostics of the last full analysis (`before`) that a static analysis cannot find, on lines that
-    have not changed. They are shown until the next full analysis, so that they do not flicker while the user types."""
+    """Return diagnostics of the last full analysis (`before`) that a static analysis (`now`) cannot find, if their
+    lines have not changed. They are shown until the next full analysis, so that they do not flicker while the user
+    types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

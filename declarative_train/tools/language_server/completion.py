@@ -1,8 +1,8 @@
-"""Completion of names that the JSON schema cannot know: fields, nodes, columns, blocks and their params, vars, sets,
+"""Completion of names that the JSON schema cannot contain: fields, nodes, columns, blocks and their params, vars, sets,
 metrics.
 
-The text is read with a mark inserted at the cursor. The path of this mark in the merged document, bases included,
-decides which names fit."""
+A mark is inserted into the text at the cursor before it is parsed. The path of this mark in the document, after merging
+with its bases, decides which names fit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COLUMNS = ("column", "columns", "by", "sort")
 
 @dataclass(frozen=True, slots=True)
 class CompletionName:
-    """Name to insert. `kind`: field, node, function, column, block, param, var, set, metric or term. `detail`: text
-    that is shown next to the name."""
+    """Name that can be inserted. `kind`: field, node, function, column, block, param, var, set, metric or term.
+    `detail`: text that is shown next to the name."""
 
     text: str
     kind: str
@@ -37,8 +37,8 @@ class CompletionName:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Cursor in the document: the path of the value that contains it, or of the mapping in which a key contains it.
-    `before`: the text of this value or key before the cursor."""
+    """Cursor in a document. `is_key`: it is in a key, not in a value. `path`: the path of the value, or of the mapping
+    that contains the key. `before`: the part of the value or key before the cursor."""
 
     path: Path
     is_key: bool
@@ -47,14 +47,14 @@ class _Cursor:
 
 def token_before(text: str, offset: int) -> str:
     """Return the part of a name directly before the cursor, which a completion replaces. `offset`: index of the cursor
-    in the text."""
+    in `text`."""
     found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
     return "" if found is None else found[0]
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """Return the names that fit at the cursor, which is at index `offset` of the text. `known`: the last analysis
-    without an error, for columns and shapes, or None."""
+    """Return the names that fit at the cursor. `offset`: index of the cursor in `text`. `known`: the last analysis
+    without an error, which gives columns and shapes, or None."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
@@ -82,8 +82,8 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Finder of the names that fit at a cursor in a merged document. `known`: the last analysis without an error, for
-    columns and shapes, or None."""
+    """Finder of the names that fit at a cursor in a merged document. `known`: the last analysis without an error, which
+    gives columns and shapes, or None."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -117,8 +117,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names that fit at a cursor in a node. `graph`: the path of the graph that contains the node.
-        `way`: the path from the graph to the cursor, beginning with the node's name."""
+        """Return the names that fit at a cursor in a node of the model. `graph`: path of the graph that contains the
+        node. `way`: path from the graph to the cursor; its first part is the node's name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:
@@ -172,7 +172,7 @@ class _Names:
         return {each.name.partition(".")[0]: describe_spec(next(iter(each.outputs.values()))) for each in nodes}
 
     def _ports(self, block: Path) -> list[str]:
-        """Return the names of a block's inputs, which the recipe has as a list `[x, mask]` or as a mapping."""
+        """Return the names of a block's inputs. In the recipe they are a list `[x, mask]` or the keys of a mapping."""
         inputs = find(self.root, (*block, "inputs"))
         if isinstance(inputs, Sequence):
             return [item.text for item in inputs.items if isinstance(item, Scalar)]
@@ -203,7 +203,8 @@ class _Names:
         return [CompletionName(key, "set") for key in self._keys(("data", "split"))]
 
     def _metrics(self) -> list[CompletionName]:
-        """Return the names `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+        """Return the names of the values that an evaluation gives: `<set>/<metric>`, `<set>/loss`,
+        `<set>/loss/<term>`."""
         terms = self._keys(("objective", "losses"))
         words = ["loss", *(f"loss/{term}" for term in terms if len(terms) > 1), *self._keys(("objective", "metrics"))]
         return [CompletionName(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]

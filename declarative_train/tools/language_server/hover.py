@@ -38,8 +38,8 @@ class Hover:
 
 
 def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
-    """Return the hover text for a place; line and column count from 1. None if there is nothing to show, or if the
-    recipe has errors and is therefore not resolved."""
+    """Return the hover text for a place in a recipe; line and column count from 1. Return None if there is nothing to
+    show, or if the recipe has errors, because it is then not resolved."""
     recipe, document = analysis.loaded.recipe, analysis.document
     if recipe is None or document is None:
         return None
@@ -64,7 +64,8 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
 
 
 def hover_word(path: str, text: str, line: int, column: int) -> Hover | None:
-    """Return the answer of `dtrain find` to the word at a place; None if there is no word or nothing is known of it."""
+    """Return the result of `dtrain find` for the word at a place as hover text; None if there is no word or nothing is
+    found."""
     typed = Lines(path, text).line(line)
     word = next((found for found in _WORD.finditer(typed) if found.start() < column <= found.end() + 1), None)
     if word is None or (found := find_answer(word[0])).is_empty:
@@ -93,8 +94,8 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown with the resolved values at `path` and below it, defaults included, and the place of each; "" if
-    there are none. `file`: the open file; places in it are given without the file's name."""
+    """Return Markdown with the resolved values at `path` and below it, including defaults, and the place where each is
+    set; "" if there are none. `file`: the open file; its name is omitted in places."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -134,7 +135,7 @@ def _origin(leaf: Leaf, file: str) -> str:
 
 
 def _list_replaced(analysis: Analysis, path: Path) -> str:
-    """Return a text with the values in bases that the value at `path` replaces."""
+    """Return a text with the values that bases have at `path` and that the recipe's own value replaces."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
         f"{_join_path(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"
@@ -171,8 +172,8 @@ def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """Return the innermost node that is written at this place of a file; a node in a block is returned once for every
-    use of the block. [] if there is none."""
+    """Return the innermost node that is written at this place of a file. If it is in a block, return it once for every
+    use of the block. Return [] if there is no node."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -193,7 +194,8 @@ def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
-    """Return the resolved value of the layer's key at this place, as text."""
+    """Return the resolved value of a key of a layer, as text. `path`: path of the key in the document; "" is returned
+    if the node is not a layer with this key."""
     name = str(path[-1])
     if not isinstance(node, LayerNode) or name not in type(node.layer).model_fields or name == "type":
         return ""
@@ -202,8 +204,8 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return a text on the computation of a node, with its inputs, outputs and parameters. `nodes`: the node, once for
-    every use of its block."""
+    """Return a text on what a node computes, with its inputs, outputs and parameters. `nodes`: the node, once for every
+    use of the block that contains it."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

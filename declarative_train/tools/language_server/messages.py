@@ -36,7 +36,7 @@ FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{SOURCE}"
 
 
 class Messages:
-    """Converter of the diagnostics of one analysis to messages of the protocol, with their fixes as code actions.
+    """Converter of the diagnostics of one analysis to messages of the protocol, and of their fixes to code actions.
     `uri`: address of the recipe."""
 
     def __init__(self, uri: str, analysis: Analysis, codec: PositionCodec) -> None:
@@ -45,7 +45,7 @@ class Messages:
         self._places = {path: Places(path, text, codec) for path, text in analysis.texts.items()}
 
     def by_file(self, diagnostics: tuple[Diagnostic, ...]) -> dict[str, list[types.Diagnostic]]:
-        """Return {address of a file: its messages}; the recipe's own address is always included. A diagnostic without a
+        """Return {address of a file: its messages}. The recipe's own address is always a key. A diagnostic without a
         file is shown at the beginning of the recipe."""
         found: dict[str, list[types.Diagnostic]] = {self.uri: []}
         for each in diagnostics:
@@ -53,7 +53,8 @@ class Messages:
         return found
 
     def address(self, path: str) -> str | None:
-        """Return the address of a file; None if an editor cannot open it (an option, a missing file)."""
+        """Return the address of a file. Return None for a path that is not a file that an editor can open, such as the
+        name of a `--set` option."""
         if path == self.analysis.path:
             return self.uri
         return from_fs_path(str(Path(path).absolute())) if Path(path).is_file() else None
@@ -82,8 +83,9 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """Yield a fix for each diagnostic in the range `asked` that has one. `only`: the kinds of actions that the
-        editor wants, None: all; if it names the kind "fix all", yield one action with all safe fixes of the file."""
+        """Yield a code action with the fix of each diagnostic in the range `asked` that has one. `only`: the kinds of
+        actions that the editor wants, None: all. If it contains the kind "fix all", yield one action with all safe
+        fixes of the file."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:
@@ -133,8 +135,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class NamesAt:
-    """Symbol at a place. `here`: this occurrence; `found`: all occurrences of the symbol; `everything`: those of all
-    symbols."""
+    """Symbol at a place of a recipe. `here`: its occurrence at this place; `found`: all its occurrences; `everything`:
+    the occurrences of all symbols."""
 
     messages: Messages
     here: Occurrence
@@ -151,8 +153,7 @@ class NamesAt:
         return [types.Location(address, place) for address, place in places if address is not None]
 
     def rename(self, name: str) -> types.WorkspaceEdit:
-        """Return the edit that gives the symbol the name `name` everywhere. Raises ValueError if this is not
-        possible."""
+        """Return the edit that renames the symbol to `name` in all files. Raises ValueError if this is not possible."""
         symbol = self.here.symbol
         if not NAME.match(name):
             raise ValueError(f"`{name}` is not a name: it needs letters, digits and _")
@@ -168,7 +169,7 @@ class NamesAt:
 
 
 def make_symbol(messages: Messages, entry: Entry) -> types.DocumentSymbol:
-    """Return a part of the outline as a DocumentSymbol of the protocol."""
+    """Convert an entry of the outline to a DocumentSymbol of the protocol."""
     inner = [make_symbol(messages, each) for each in entry.inner]
     kind = SYMBOL_KINDS.get(entry.kind, types.SymbolKind.Namespace)
     whole, name = messages.range(entry.span), messages.range(entry.name_span)

@@ -1,6 +1,6 @@
 """Conversion between dtrain's lines and columns and the positions of the language server protocol.
 
-The protocol counts from 0, and counts characters in a unit on which server and editor agree; by default UTF-16."""
+The protocol counts from 0. Its unit of characters is agreed between server and editor; by default it is UTF-16."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: the unit in which
-    the protocol counts characters."""
+    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: conversion from
+    the protocol's unit of characters."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)
         self._codec = codec
 
     def position(self, line: int, column: int) -> types.Position:
-        """Return the position of a line and column; for a place outside the text, the nearest position in it, as in
-        `Lines`."""
+        """Return the protocol's position of a line and column. For a place outside the text, return the nearest
+        position in it, as `Lines` does."""
         line, column = self.lines.place(self.lines.offset(line, column))
         before = self.lines.line(line)[: column - 1]
         return types.Position(line=line - 1, character=self._codec.client_num_units(before))
@@ -32,7 +32,7 @@ class Places:
         return types.Range(start=start, end=max(start, end, key=lambda each: (each.line, each.character)))
 
     def offset(self, position: types.Position) -> int:
-        """Return the index in the text of the character after a position."""
+        """Return the index of a position of the protocol in the text."""
         line = position.line + 1
         units, column = 0, 1
         for character in self.lines.line(line):
@@ -47,6 +47,6 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Return whether a span contains the place (line, column). Both ends count, because a cursor is between
-    characters."""
+    """Return whether the place (line, column) is in a span. The position after the last character counts too, because a
+    cursor is between characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -1,7 +1,8 @@
 """Language server: changes in the editor start analyses; requests are answered from the newest analysis.
 
-The thread that communicates with the editor does not read files or compute. A change is linted statically immediately,
-and fully after a moment without typing. Of several waiting analyses only the newest is run."""
+The thread that communicates with the editor does not read files or compute. After a change, the recipe is checked
+statically at once, and fully when the user has not typed for a moment. Of several waiting analyses only the newest is
+run."""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """File that is open in the editor. `newest`: its last analysis, maybe of an earlier text while another analysis is
-    running. `full`: the last full analysis. `known`: the last analysis without an error. `work`: the running analysis.
-    `published`: the messages that were sent, by file."""
+    """File that is open in the editor. `newest`: its last finished analysis, which may be of an earlier text. `full`:
+    the last full analysis. `known`: the last analysis without an error. `work`: the running analysis. `published`:
+    {address of a file: messages that were sent for it}."""
 
     uri: str
     path: str
@@ -62,7 +63,7 @@ class OpenRecipe:
 
 
 class RecipeServer:
-    """Language server. `static`: data and shapes are never checked, so that torch is never imported."""
+    """Language server. `static`: never check data and shapes, so that torch is never imported."""
 
     def __init__(self, version: str, *, static: bool = False) -> None:
         self.static = static
@@ -271,8 +272,8 @@ class RecipeServer:
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
     def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
-        """Send the messages of a recipe (`found`: by address of the file) to the editor. A base of several open recipes
-        shows the mistakes of all of them."""
+        """Send the messages of a recipe to the editor. `found`: messages by the address of their file. A base that
+        several open recipes extend shows the messages of all of them."""
         touched = {*recipe.published, *found}
         recipe.published = found
         for uri in touched:
@@ -285,7 +286,8 @@ class RecipeServer:
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
     async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
-        """Return the analysis of the current text, after waiting for it if it is running; None if there is none."""
+        """Return an analysis of the current text; make a static one if the newest is of an earlier text. None if the
+        file is not a recipe."""
         if not recipe.is_recipe:
             return None
         if recipe.newest is None or recipe.newest.text != recipe.text:
@@ -301,8 +303,8 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """Return a function that calls `method`. (pygls sets attributes on its handlers, which bound methods do not
-    allow.)"""
+    """Return a function that calls the bound method `method`. (pygls sets attributes on its handlers, which bound
+    methods do not allow.)"""
 
     async def handler(params: Any) -> object:
         return await method(params)
@@ -311,7 +313,7 @@ def _function(method: Handler) -> Handler:
 
 
 def _hover_earlier(known: Analysis, text: str, line: int, column: int) -> Hover | None:
-    """Return the hover text from the last analysis without an error, for a line that has not changed since then;
+    """Return the hover text of an earlier analysis (`known`) for a line of `text` that has not changed since then;
     otherwise None."""
     earlier = earlier_line(text, line, known.text)
     found = None if earlier is None else hover(known, earlier, column)

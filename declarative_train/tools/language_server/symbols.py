@@ -1,4 +1,5 @@
-"""Names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and where it uses them."""
+"""Symbols: names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and where it uses
+them."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class _Finder:
                 yield Occurrence(symbol, span, True)
 
     def _inputs(self, path: Path) -> Iterator[Occurrence]:
-        """Yield the inputs of a block, which are a list or a mapping in the recipe."""
+        """Yield the inputs that a block defines. In the recipe they are a list or the keys of a mapping."""
         node = find(self._root, path)
         if not isinstance(node, Sequence):
             yield from self._find_defined(path, "input")
@@ -130,7 +131,7 @@ class _Finder:
             yield from self._words(node.get("of"), terms)
 
     def _words(self, node: Node | None, known: Mapping[str, Symbol]) -> Iterator[Occurrence]:
-        """Yield the occurrences of the names `known` as words in the scalars at a YAML node and below it; none if
+        """Yield each occurrence of a name in `known` as a word in the scalars at and below a YAML node; nothing if
         `node` is None."""
         for scalar, _ in _scalars(node, ()) if node is not None else ():
             lines = self._lines.get(scalar.span.path)
@@ -154,8 +155,8 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the place of `name` within the key or item at `span`, without quotes; None if this is not in a file or
-        does not contain the name."""
+        """Return the place of `name` within the key or list item at `span`, without quotes; None if the file is not one
+        of the document's or the text at `span` does not contain the name."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None
@@ -221,7 +222,7 @@ def _outline(node: Node, path: Path, file: str) -> Iterator[Entry]:
 
 
 def _is_block(path: Path) -> bool:
-    """Return whether a path is that of a block or of a block's graph."""
+    """Return whether a path is the path of a block or of the graph of a block."""
     return path[:2] == ("model", "blocks") and (len(path) == 3 or (len(path) == 4 and path[3] == "graph"))
 
 

@@ -1,4 +1,5 @@
-"""Command `dtrain launch --to ENGINE RECIPE`: write the files with which another engine runs a recipe or a sweep."""
+"""Command `dtrain launch --to ENGINE RECIPE`: write the files with which an engine, such as Slurm or Kubernetes, runs a
+recipe or a sweep."""
 
 from __future__ import annotations
 
@@ -100,8 +101,8 @@ def submit(words: Sequence[str]) -> int:
 
 
 def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
-    """Return (the plan of the recipe, or the plans of all points of its sweep; 0), or print why there are none and
-    return (None, exit code)."""
+    """Return (plans, 0): the plan of the recipe, or with `--sweep` the plans of all points of its sweep. If there are
+    none, print the reason and return (None, exit code)."""
     from declarative_train.tools.sweep.command import plan_points
 
     compiled = compile_recipe(args, plugins=True)
@@ -121,8 +122,8 @@ def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
 
 
 def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
-    """Return a sentence on a folder that the engine's machines cannot see; None if they see all. `to`: name of the
-    engine; `folder`: folder of the job's files; `mount`: path at which the machines' volume is mounted."""
+    """Return a message if the engine's machines cannot see a folder that the job needs; otherwise None. `to`: name of
+    the engine; `folder`: folder of the job's files; `mount`: path at which the machines' volume is mounted."""
     if to == "kubernetes":
         for each in (Path.cwd(), folder):
             if not each.is_relative_to(mount):

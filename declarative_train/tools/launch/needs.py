@@ -1,4 +1,4 @@
-"""Needs of a job, from its plan: nodes, tasks, devices and cores, the run time, and the time to stop."""
+"""Resources of a job, computed from its plan: nodes, tasks, devices, cores, time limit, and time to stop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`: CPU
-    cores per task. `minutes`: time limit, None if unknown; `time_reason`: where it comes from. `lead_s`: seconds from a
-    signal to the end of the run. `max_restarts`: how often the job may be started again."""
+    """Resources of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`:
+    CPU cores per task. `minutes`: time limit, None if unknown; `time_reason`: how it was determined. `lead_s`: seconds
+    that a run needs from a signal to its end. `max_restarts`: how often the job may be started again."""
 
     num_nodes: int
     tasks_per_node: int
@@ -39,8 +39,8 @@ class Needs:
 
 
 def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None) -> Needs:
-    """Return the needs of a plan. `minutes`, `cores` (per task): given by the user, in place of those computed from the
-    plan."""
+    """Return the resources that a job needs for a plan. `minutes`, `cores` (per task): values of the user, which
+    replace the computed ones."""
     layout = plan.layout
     reason = "--time"
     if minutes is None:

@@ -1,4 +1,4 @@
-"""Job files for other engines (Slurm, Kubernetes, ...), written from plans with the templates in this folder."""
+"""Job files for engines such as Slurm or Kubernetes, written from plans with the templates in this folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Engine for which a job file is written: the file's name, the command that submits it, whether its machines share
-    this disk (then they start the program of this environment), whether it runs sweeps, and whether it copies the
-    working directory to its machines."""
+    """Engine for which a job file is written. `file`: name of the job file; `submit`: the command that submits it;
+    `is_here`: the engine's machines share this disk, so they use this environment; `sweeps`: it can run sweeps;
+    `is_copied`: it copies the working directory to its machines."""
 
     file: str
     submit: tuple[str, ...]
@@ -42,9 +42,10 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the user that are not in a plan. `image`: the container image; `accelerator`: the engine's name of
-    the GPU; `hosts`: machines to reach by ssh. `claim`, `mount`: volume of a Kubernetes Job and its path. `at_once`:
-    how many elements of an array run at the same time. `environment`: environment variables of the job."""
+    """Settings of the user that are not in a plan. `image`: the container image; `accelerator`: the engine's name for
+    the GPU; `hosts`: machines to reach by ssh. `claim`, `mount`: volume of a Kubernetes Job, and the path where it is
+    mounted. `at_once`: how many jobs of a sweep run at the same time. `environment`: environment variables of the
+    job."""
 
     image: str = ""
     claim: str = ""
@@ -57,7 +58,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """Entry of a job file: the path of a plan and the folder of its run."""
+    """Plan in a job file: the path of the plan, and the folder of its run."""
 
     name: str
     plan: str

@@ -78,8 +78,9 @@ def run(args: argparse.Namespace) -> int:
 def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
-    """Return (points (runs) of the sweep, {key of a point: its plan}). For an adaptive search, the points are its
-    corners. If there are mistakes, print all of them and return None in place of the plans."""
+    """Return (points of the sweep, {key of a point: its plan}). A point is one run of the sweep. For an adaptive
+    search, the points are only its corners. If there are mistakes, print all of them and return None in place of the
+    plans."""
     from declarative_train.recipe.load import of_point
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points
@@ -108,8 +109,8 @@ def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
 def start(
     args: argparse.Namespace, recipe: Recipe, base: Plan, points: Sequence[Point], plans: Mapping[str, Plan]
 ) -> int:
-    """Reserve the device slots, resume if requested, run all points, print the results. Return the exit code. `base`:
-    plan of the recipe itself; `plans`: those of the points, by key."""
+    """Reserve the device slots, resume the last sweep if requested, run all points, print the results. Return the exit
+    code. `base`: plan of the recipe without the sweep's settings; `plans`: {key of a point: its plan}."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import metric_of
     from declarative_train.run.storage.run_lock import RunLock
@@ -186,7 +187,8 @@ def _is_of_another_recipe(result: Result, plans: Mapping[str, Plan]) -> bool:
 
 
 def plan_of(args: argparse.Namespace, plans: Mapping[str, Plan], point: Point) -> Plan | None:
-    """Return the plan of a point; None after printing its errors. For an adaptive search, the plan is compiled now."""
+    """Return the plan of a point; if there is none in `plans`, as in an adaptive search, compile it. If it has errors,
+    print them and return None."""
     if point.key in plans:
         return plans[point.key]
     compiled = compile_point(args, point)

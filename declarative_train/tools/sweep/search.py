@@ -1,8 +1,8 @@
 """Searches of a sweep: all combinations, a number of random draws, or optuna.
 
 optuna is used through its ask-and-tell interface
-(https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html), because points run as processes of
-their own. Its journal is in the sweep's folder, so that a stopped sweep can resume."""
+(https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html), because each point runs in another
+process. Its journal is in the sweep's folder, so that a stopped sweep can resume."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """Run of a sweep. `values`: its settings by dotted path; `nodes`: the same settings as YAML nodes. `is_drawn`: the
-    values were drawn at random."""
+    """Point of a sweep: one run with its settings. `values`: the settings by dotted path; `nodes`: the same settings as
+    YAML nodes. `is_drawn`: the values were drawn at random."""
 
     number: int
     values: Mapping[str, object]
@@ -39,7 +39,8 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Text that identifies the point in other sessions: its values, and the point's number if they were drawn."""
+        """Text that identifies the point when the sweep is resumed: its values, and also its number if they were
+        drawn."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -55,7 +56,7 @@ def plain(value: Any) -> object:
 
 
 class Search(ABC):
-    """Interface of a search. It returns points one after the other and receives their results."""
+    """Interface of a search: it proposes points one after the other and receives their results."""
 
     @abstractmethod
     def next(self) -> Point | None:
@@ -63,12 +64,13 @@ class Search(ABC):
 
     @abstractmethod
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
-        """Return whether a run may be stopped. `value`: result of an evaluation in the run, at `step`."""
+        """Return whether the run of a point should be stopped early. `value`: result of the run's evaluation after step
+        `step`."""
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Receive the result of a point; `value` None: the point has no result. `pruned`: its run was stopped as
-        hopeless."""
+        """Receive the result of a point. `value`: its metric, None if it has none. `pruned`: the run was stopped early
+        because it was hopeless."""
 
 
 class FixedSearch(Search):
@@ -90,7 +92,7 @@ class FixedSearch(Search):
 
 def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
     """Return the points of a grid, in which the last key varies fastest, or of a random search: `trials` different
-    draws, fewer if there are not as many combinations. `choices`: the settings to vary."""
+    draws, or fewer if there are fewer combinations. `choices`: the settings to vary, with their values."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
         rows = itertools.product(*(choice.values for choice in choices))
@@ -123,8 +125,8 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder`: where its journal is. Finished trials count; interrupted trials are run again
-    first."""
+    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first runs interrupted points again;
+    points that ended count as trials."""
 
     def __init__(
         self,

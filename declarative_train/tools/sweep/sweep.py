@@ -45,7 +45,7 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 @dataclass(frozen=True)
 class Result:
     """Result of a point. `folder`: the run's folder; `value`: the value of the sweep's metric, None if there is none;
-    `reason`: why the run failed; `fingerprint`: that of its plan."""
+    `reason`: why the run failed; `fingerprint`: fingerprint of its plan."""
 
     point: Point
     folder: str
@@ -58,13 +58,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Aim:
-    """Metric by which points are compared, and whether its larger values are better."""
+    """Metric by which the points of a sweep are compared, and whether larger values of it are better."""
 
     metric: str
     higher_is_better: bool
 
     def value_of(self, record: Record | None) -> float | None:
-        """Return the best value if the run recorded it, otherwise the value of the last weights; None if there is
+        """Return the best value of the metric if the run recorded it, otherwise the final value; None if there is
         neither."""
         if record is None:
             return None
@@ -92,8 +92,8 @@ class _Running:
 
 
 class SweepRunner:
-    """Runner of a sweep. `compiled`: function (point) -> plan, or None after printing an error; then the point has
-    failed. `say`: function that prints a line. `known`: results of earlier sessions."""
+    """Runner of a sweep. `compiled`: function (point) -> its plan, or None after printing its errors; then the point
+    counts as failed. `say`: function that prints a line. `known`: results from before the sweep was resumed."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point, as many at a time as there are slots. Return 0, 3 if some failed, or 75 if the sweep was
-        asked to stop."""
+        """Run every point, as many at a time as there are slots. Return the exit code: 0, 3 if a point failed, 75 if
+        the sweep was requested to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True
@@ -138,7 +138,7 @@ class SweepRunner:
         return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
 
     def _begin(self, free: list[DeviceSlot]) -> bool:
-        """Start the next point on a free slot. Return whether there was a point."""
+        """Start the next point in one of the `free` slots. Return whether there was another point."""
         point = self.search.next()
         if point is None:
             return False
@@ -164,7 +164,7 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait for a run in `folder` that a killed sweep left and that is still stopping."""
+        """Wait until the run in `folder` has stopped, if a sweep that was killed left it running."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
@@ -182,7 +182,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """Read the new evaluations of a run, and ask the run to stop if it is hopeless."""
+        """Read new evaluations of a running point, and request its run to stop if the search calls it hopeless."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)
@@ -226,7 +226,7 @@ class SweepRunner:
         self._write()
 
     def _ask(self) -> None:
-        """Ask every run to save a checkpoint and stop. No more points are started."""
+        """Request every run to save a checkpoint and stop. No more points are started afterwards."""
         self._is_asked = True
         self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
         for each in list(self._running):
@@ -238,8 +238,8 @@ class SweepRunner:
                 os.killpg(each.process.pid, signal.SIGKILL)
 
     def _write(self) -> None:
-        """Write the results to a new file and rename it, so that the file is always complete. Results of earlier
-        sessions are kept."""
+        """Write the results to a new file and rename it, so that `results.json` is always complete. Results from before
+        the sweep was resumed are kept."""
         results = {**self._known, **self.results}
         entries = [as_json(result) for result in self.aim.sort(list(results.values()))]
         text = json.dumps({**self._about, "points": entries}, indent=1)
@@ -249,8 +249,8 @@ class SweepRunner:
 
 
 def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
-    """Start the process of a point in a session of its own, so that a terminal's Ctrl-C reaches only the sweep, which
-    asks each point once. With `-P`, files in the working directory are not imported."""
+    """Start the process of a point. It is in a new process session, so that Ctrl-C in the terminal signals only the
+    sweep, which stops each point once. The option `-P` prevents imports from the working directory."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(
@@ -274,7 +274,8 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def last_words(folder: Path) -> str:
-    """Return the first line of the message with which the run in `folder` failed."""
+    """Return the last line with the prefix `dtrain: ` that the run in `folder` printed, which says why it failed; "" if
+    there is none."""
     try:
         lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -283,7 +284,8 @@ def last_words(folder: Path) -> str:
 
 
 def point_name(point: Point) -> str:
-    """Return a name such as `003-lr=0.01-width=64`, the same in every session of a sweep."""
+    """Return the folder name of a point, such as `003-lr=0.01-width=64`; it stays the same when the sweep is
+    resumed."""
     names, text = short_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
         word = f"-{names[key]}={safe(format_value(value))}"
@@ -312,7 +314,7 @@ def _finite(value: float | None) -> float | str | None:
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
-    """Return (description of the sweep, results of its points) as the last session wrote them. Raises OSError and
+    """Read the results file of a sweep. Return (description of the sweep, results of its points). Raises OSError and
     ValueError."""
     found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     results = []

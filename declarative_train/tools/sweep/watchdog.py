@@ -1,7 +1,7 @@
 """Watchdog: a process that stops the runs of a sweep if the sweep itself was killed.
 
-The sweep writes to a pipe which runs exist. When the sweep exits for any reason, the pipe is closed; then the watchdog
-asks the remaining runs to save a checkpoint and stop, as the sweep would do."""
+The sweep tells the watchdog through a pipe which runs are active. The pipe is closed when the sweep exits for any
+reason. Then the watchdog requests the remaining runs to save a checkpoint and stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ for pid in running:
 
 
 class Guard:
-    """Connection of the sweep to the watchdog. Call `close` when all points have ended."""
+    """Connection of the sweep to the watchdog. Call `begin` and `end` with the process id of each run, and `close` when
+    all points have ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -1,5 +1,5 @@
-"""Comparison of a recipe, run again with the current software, with the records of an earlier run: the losses and
-gradient norms of its first logging steps, and the parameters of a checkpoint among these steps."""
+"""Comparison with an earlier run: the first steps of a recipe are run again with the current software. The losses and
+gradient norms of these steps, and the parameters of a checkpoint among them, are compared with the earlier ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records of a run. `windows`: the logging steps, by (step of the previous record, step of this record), because
-    their values are means over the steps in between; `checkpoints`: folders by step."""
+    """Records of a run. `windows`: {(step of the previous record, step of this record): record}, because a record has
+    means over the steps in between; `checkpoints`: {step: folder}."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]
@@ -44,8 +44,9 @@ class Recorded:
 
 
 def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device: Device | None = None) -> Verified:
-    """Run the first steps of a plan again, up to `step`, and compare them with an earlier run. `step` None: the last
-    record of the run within its first 20 steps, or its first record if that is later. Raises DtrainError."""
+    """Run the first steps of a plan again and compare them with an earlier run. `step`: the last of these steps; None:
+    the last record of `run` within its first 20 steps, or its first record if that is later. `device`: None: that of
+    `plan_here`. Raises DtrainError."""
     earlier = _read(Path(run.folder))
     within = [each for each in earlier.steps if each <= MOST_STEPS] or earlier.steps[:1]
     if not within:
@@ -110,8 +111,9 @@ def _pair(step: int, old: float, new: float) -> tuple[str, float, str]:
 
 
 def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float, str]]:
-    """Compare the parameters of two checkpoints, `earlier` and `now`, both after `step`. Yield for each tensor (name,
-    largest difference relative to its largest element, remark as text). One tensor is in memory at a time."""
+    """Compare the parameters of two checkpoints after the same `step`, in the folders `earlier` and `now`. Yield for
+    each tensor (name, largest difference relative to its largest element, remark as text). One tensor is in memory at a
+    time."""
     old, new = ({key: item for key, item in entries(path).items() if key.startswith(MODEL)} for path in (earlier, now))
     for key in dict.fromkeys([*old, *new]):
         name = key.removeprefix(MODEL)

@@ -1,4 +1,5 @@
-"""Command `dtrain verify RECIPE|PLAN.json`: one step in the recipe's mode, compared with one process."""
+"""Command `dtrain verify RECIPE|PLAN.json`: compare one training step in the recipe's mode with the same step in one
+process."""
 
 from __future__ import annotations
 

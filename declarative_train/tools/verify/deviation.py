@@ -1,4 +1,4 @@
-"""Difference between a rank's part of a tensor and the same part in one process, and the bounds for this difference."""
+"""Difference between a rank's part of a tensor and the same part in one process, and bounds for this difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Bounds:
     start      for initial values
     node       for the output of a node, relative to the sum of its absolute values for a sample
     gradient   for a gradient, and for a loss
-    floor      smaller gradients count as this part of the model's largest gradient, because they are mostly rounding
+    floor      smallest reference for a gradient, as a fraction of the model's largest gradient: smaller ones are mostly
+               rounding
     update     for the change of a parameter, computed from equal gradients"""
 
     start: float
@@ -38,10 +39,10 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """Largest absolute difference in a rank's part: `found` in place of `expected` at position `at`. `places`: the
-    blocks of the tensor that the rank has. `ratio`: factor of the expected values that brings them nearest to the found
-    ones; `rest`: the largest difference that then remains. `digest`: hash of the values, for comparison between
-    ranks."""
+    """Largest absolute difference in a rank's part of a tensor: at index `at`, the rank has `found`, the single process
+    `expected`. `places`: the blocks of the tensor that the rank has. `ratio`: the factor by which the expected values
+    are multiplied to bring them nearest to the found ones; `rest`: the largest difference that then remains. `digest`:
+    hash of the values, for comparison between ranks."""
 
     difference: float = 0.0
     at: tuple[int, ...] = ()
@@ -54,8 +55,8 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts, as (values, offset), with the same parts of the whole tensor on the host, piece by
-    piece."""
+    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: (values, offset in the whole
+    tensor). The comparison is on the CPU, a few rows at a time."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

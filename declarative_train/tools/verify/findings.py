@@ -1,4 +1,5 @@
-"""Findings of a verification: the differences between the ranks and one process, in the order in which they occur."""
+"""Findings of a verification: the differences between the ranks and one process, in the order in which a step computes
+the values."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference between some ranks and one process that is beyond the bound for it. `name`: the parameter, node or
-    loss term. `difference`, `bound`: relative. `collective`: the communication that this value depends on in the plan,
-    "" if none. `why`: what the values show about the cause."""
+    """Difference between some ranks and one process that exceeds its bound. `name`: the parameter, node or loss term.
+    `difference`, `bound`: relative. `ranks`: the ranks that differ. `collective`: the communication between ranks on
+    which the value depends, "" if none. `why`: a remark on the cause."""
 
     kind: Kind
     name: str
@@ -40,7 +41,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of the table for one kind of value: how many values were compared, and their largest relative difference."""
+    """Row of the table of a comparison, for one kind of value: how many values were compared, and their largest
+    relative difference."""
 
     kind: Kind
     count: int
@@ -49,8 +51,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a step: a row for each kind of value, and the differences beyond the bounds, in the order of the
-    step: outputs in the order of the graph, gradients in the order of the backward."""
+    """Comparison of a step: a row for each kind of value, and the differences that exceed their bounds, in the order in
+    which the step computes the values: outputs in the order of the graph, gradients in the order of the backward."""
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
@@ -63,8 +65,7 @@ def bounds_of(plan: Plan) -> Bounds:
 
 
 def compare_reports(plan: Plan, index: StepIndex, reports: Sequence[RankReport]) -> Comparison:
-    """Return the comparison that follows from the reports of all ranks. `index`: the numbers of the step in one
-    process."""
+    """Return the comparison of the reports of all ranks with `index`, the numbers of the same step in one process."""
     return _Comparer(plan, index, reports).compare()
 
 
@@ -91,8 +92,8 @@ class _Comparer:
         return Comparison(tuple(self._rows), tuple(self._findings), self._bounds)
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
-        """Add a row for a kind of value, and a finding for each name whose difference on some rank is beyond the bound.
-        `found`: (name, (difference, rank) of each rank)."""
+        """Add a row for a kind of value, and a finding for each name whose difference exceeds `bound` on some rank.
+        `found`: (name, (difference, rank) for each rank)."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))
@@ -120,7 +121,8 @@ class _Comparer:
         self._rows.append(Row("rows", len(expected), 0.0))
 
     def _compare_parts(self, names: Sequence[str]) -> None:
-        """Check that the parts of all ranks together cover every element of each of the parameters `names`."""
+        """Check for each of the parameters `names` that the parts on all ranks together have every element. Add a
+        finding if not."""
         for name in names:
             places = {place for report in self._reports if name in report.start for place in report.start[name].places}
             held, size = sum(prod(sizes) for _, sizes in places), prod(self._index.parameters[name].shape)
@@ -188,7 +190,8 @@ class _Comparer:
         self._judge("loss", losses, self._bounds.gradient)
 
     def _place_of_items(self, rank: int) -> tuple[int, ...]:
-        """Return the coordinates of a rank along the axes whose ranks sum different items of a loss."""
+        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks with equal ones sum the
+        same items of a loss."""
         place = self._plan.layout.ranks[rank].coordinates
         return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
@@ -202,8 +205,8 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return (communication on which a value depends, remark on the cause) for the difference of a value that is
-        largest on `rank`. Each is "" if unknown. `kind`, `name`: the value."""
+        """Return (communication on which a value depends, remark on the cause of its difference); each is "" if
+        unknown. `kind`, `name`: the value; `rank`: the rank with the largest difference."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""
         if kind == "divisor":
@@ -258,7 +261,7 @@ class _Comparer:
 
 
 def _collective_of_node(plan: Plan, path: str) -> str:
-    """Return the communication on which the output of a node depends, as text; "" if none."""
+    """Return the communication between ranks on which the output of a node depends, as text; "" if none."""
     layout, found = plan.layout, []
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:
@@ -289,7 +292,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """Yield (first finding, number of findings) for each kind."""
+    """Yield (first finding, number of findings) for each kind of value."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

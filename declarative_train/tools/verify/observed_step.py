@@ -1,5 +1,5 @@
-"""Work of a rank in a verification. One process runs one step of the engine and records it in files; then the ranks of
-the requested mode run the step and compare it with these files."""
+"""Step that each process runs in a verification. First one process runs a training step and writes it to files; then
+the ranks of the requested mode run the same step and compare it with these files."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 class RankReport:
     """Comparison of one rank with one process.
 
-    samples                     position in the global batch -> sample
+    samples                     {position in the global batch: number of the sample}
     counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
     norm                        norm of all gradients, as this rank computed it
-    nodes                       path -> (largest difference relative to the largest output of a sample, position)
-    start, gradients, updates   parameter -> deviation; a gradient is None if the rank has none"""
+    nodes                       {path: (largest difference of a sample's sums, relative to the largest sum of absolute
+                                values; position of this sample)}
+    start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have"""
 
     rank: int
     dp_rank: int
@@ -63,8 +64,8 @@ class RankReport:
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run the step in one process and write it to files in `folder`. Return the exit code. After `step`, the arguments
-    are those of `run_rank`."""
+    """Run the step in one process and write it to files in `folder`. Return the exit code. `step`: its number; the
+    other arguments are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
         _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
     return 0
@@ -73,8 +74,8 @@ def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, 
 def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
-    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to
-    `reports`. Return the exit code. After `step`, the arguments are those of `run_rank`."""
+    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to the
+    folder `reports`. Return the exit code. `step`: its number; the other arguments are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
 
         def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:
@@ -111,7 +112,7 @@ def _run(
 
 
 def _stop_draws(engine: Engine) -> None:
-    """Switch layers that draw random numbers, such as dropout, to evaluation, because the numbers depend on the
+    """Switch layers that draw random numbers, such as dropout, to evaluation mode, because these numbers depend on the
     layout."""
     for path in engine.plan.draws:
         for module in engine.modules:
@@ -120,7 +121,8 @@ def _stop_draws(engine: Engine) -> None:
 
 
 class NoDraws(TorchFunctionMode):
-    """Mode in which the random functions of expressions return the mean of their distribution."""
+    """Context in which the random functions of expressions return the mean of their distribution in place of random
+    numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         means = {torch.rand_like: 0.5, torch.randn_like: 0.0}
@@ -130,7 +132,8 @@ class NoDraws(TorchFunctionMode):
 
 
 class _Observer:
-    """Observer of one step. Hooks on layers record their outputs in the forward, not in a recomputation."""
+    """Observer of one training step. Hooks on layers record their outputs in the forward, but not when activation
+    checkpointing repeats it."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         self.files, self.engine, self.plan = StepFiles(folder), engine, engine.plan
@@ -164,8 +167,9 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the positions in the global batch of the real rows that a call of the model computes: chunk number
-        `chunk`, in `dp` on copy number `replica`. () if the call has none."""
+        """Return the positions in the global batch of the rows in one call of the model, without rows that only fill
+        the batch. `chunk`: number of the call; `replica`: in `dp`, number of the model's copy. () if there are no such
+        rows."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
@@ -196,7 +200,7 @@ class _Observer:
 
 
 class Recorder(_Observer):
-    """Observer in the single process; it writes the files of the step."""
+    """Observer of the single process, which writes the files of the step."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         super().__init__(folder, engine, batches)
@@ -234,8 +238,8 @@ class Recorder(_Observer):
 
 
 class Comparer(_Observer):
-    """Observer of a rank; it compares the rank's part of the step with the files. After the comparison, each gradient
-    is replaced by that of the single process, so that both compute the update from equal gradients."""
+    """Observer of a rank, which compares the rank's part of the step with the files. After the comparison, each
+    gradient is replaced by that of the single process, so that both compute the update from equal gradients."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
         super().__init__(folder, engine, batches)
@@ -290,8 +294,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield for each chunk the positions of its real rows in the global batch. `dp_rank`: index of the process among
-    those with other rows."""
+    """Yield for each chunk the positions of this process' rows in the global batch, without rows that only fill the
+    batch. `dp_rank`: index of the process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):
@@ -300,8 +304,8 @@ def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator
 
 
 def summarise_samples(output: torch.Tensor) -> torch.Tensor:
-    """Return (R, 4) float64 for the output of R samples: the sum of absolute values, and three sums with fixed patterns
-    of signs. Outputs with equal sums are almost certainly equal."""
+    """Return a (R, 4) float64 tensor for the output of R samples: for each, the sum of absolute values, and three sums
+    with fixed random signs. Outputs with equal sums are almost certainly equal."""
     flat = output.detach().reshape(len(output), -1)
     signs = _signs(flat.shape[1])
     found = [torch.cat([row.abs().sum()[None], signs @ row]) for row in (each.cpu().double() for each in flat)]
@@ -312,7 +316,7 @@ _made: dict[int, torch.Tensor] = {}
 
 
 def _signs(size: int) -> torch.Tensor:
-    """Return a (3, size) tensor of -1 and 1, always the same."""
+    """Return a (3, size) tensor of random signs, -1 or 1; the same at every call."""
     if size not in _made:
         generator = torch.Generator().manual_seed(size)
         _made[size] = torch.randint(0, 2, (NUM_SUMS - 1, size), generator=generator).double() * 2 - 1

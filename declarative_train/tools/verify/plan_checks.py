@@ -1,9 +1,9 @@
-"""Checks of a plan without a run: do the ranks' parts, their rows, and the reductions and scales of each gradient give
-the gradient of the whole batch?
+"""Checks of a plan without a run: do the parts of the ranks, their rows, and the reduction and scale of each gradient
+give the gradient of the whole batch?
 
-Ranks that differ only in their coordinate along `replicate` do the same with other rows: they are one kind of rank. The
-checks are made for each kind of rank and each axis, not for each pair of ranks. How a layer's parts must be combined is
-computed again from its component and compared with the plan."""
+The checks are made for each kind of rank and each axis, not for each pair of ranks: ranks of one kind differ only in
+their coordinate along `replicate`, so they do the same with other rows. How the parts of a layer must be combined is
+computed again from the layer's component and compared with the plan."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from declarative_train.tools.verify.reductions import reductions_of
 
 @dataclass(frozen=True, slots=True)
 class GradientRow:
-    """Parameters whose gradients are reduced in the same way: `how` this is done, the number of parameters and of
-    elements, and one parameter as an example."""
+    """Parameters whose gradients are reduced in the same way. `how`: this way; `num_parameters`, `num_elements`: their
+    number and that of their elements; `example`: the name of one of them."""
 
     how: str
     num_parameters: int
@@ -38,7 +38,7 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `num_classes`: number of kinds of ranks. `rows`: how gradients are reduced;
+    """Result of the checks of a plan. `num_classes`: number of kinds of ranks. `rows`: how the gradients are reduced;
     `problems`: a sentence for each mistake."""
 
     num_classes: int
@@ -61,8 +61,8 @@ def check_plan(plan: Plan) -> Checked:
 
 
 def _check_ranks(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: the mesh must have a place for each rank, and each stage must be in one place
-    of `pipeline`."""
+    """Yield a sentence for each mistake: the mesh must have as many places as there are ranks, and the ranks of a node
+    must have different devices."""
     layout = plan.layout
     size = prod(axis.size for axis in layout.mesh)
     if layout.mesh and layout.num_nodes * layout.gpus_per_node != size:
@@ -72,8 +72,8 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 
 def _check_rows(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: every row of a global batch must count once, and the scale must cancel the
-    mean over ranks."""
+    """Yield a sentence for each mistake: every row of a global batch must count once, and the scale of the loss must
+    cancel the division by which ranks average gradients."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:
@@ -100,8 +100,9 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
 
 
 def _check_stages(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: each node must be in one stage, each stage must compute every microbatch once,
-    and gradients of parameters on several stages must be summed over these."""
+    """Yield a sentence for each mistake: each node must be in one stage; each stage must be on one place of the
+    pipeline and compute every microbatch once; the gradient of a parameter on several stages must be summed over
+    them."""
     layout, pipeline = plan.layout, plan.layout.pipeline
     if pipeline is None:
         if layout.has("pipeline"):
@@ -149,8 +150,8 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return {parameter: stages that use it}: the stage of its node, stages that call this node again, and the stages
-    of parameters that are tied to it."""
+    """Return {parameter: stages that use it}: the stage of its node, of nodes that call this node's module again, and
+    of the parameters that are tied to it."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
@@ -170,8 +171,8 @@ def _node_of(parameter: str, nodes: Mapping[str, object]) -> str:
 
 
 def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
-    """Yield a sentence for each mistake in the division over `tensor` and `expert`: the parts of a parameter must cover
-    it exactly, and a gradient must be summed over `tensor` exactly if each rank computes a part of it."""
+    """Yield a sentence for each mistake in how layers are divided over `tensor` and `expert`: the parts of a parameter
+    must cover it exactly; a gradient must be summed over `tensor` if, and only if, each rank computes a part of it."""
     size, of_experts = plan.layout.size("tensor"), cuts.of_experts
     parameters = {item.name: item for item in plan.parameters}
     for name, cut in cuts.parameters.items():

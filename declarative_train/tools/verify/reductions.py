@@ -1,4 +1,4 @@
-"""Reductions of each parameter's gradient in a plan, in the order in which they run."""
+"""Reductions over ranks that a plan applies to the gradient of each parameter, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient over the ranks of an `axis` of the mesh; None: over the replicas of one process."""
+    """Reduction of a gradient over the ranks of one axis of the mesh. `axis`: None: over the replicas of one
+    process."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None

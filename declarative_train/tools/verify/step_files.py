@@ -1,5 +1,5 @@
-"""Files of the step in one process: parameters, gradients and updated parameters. Each is mapped into memory, so that a
-rank reads only its own parts."""
+"""Files of the step in one process: parameters, gradients and updated parameters. They are mapped into memory, so that
+a rank reads only its own parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class ParameterRecord:
-    """Parameter in the step in one process. `gradient`, `moved`, `largest`: the largest absolute value of its gradient
-    (None if it has none), of its update, and of its value after the update."""
+    """Facts about a parameter from the step in one process. `gradient`, `moved`, `largest`: the largest absolute value
+    of its gradient (None if it has none), of its update, and of its value after the update."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -35,13 +35,13 @@ class ParameterRecord:
 
 @dataclass(slots=True)
 class StepIndex:
-    """Numbers of the step in one process.
+    """Facts about the step in one process.
 
     samples     numbers of the samples, by position in the global batch
     counts      divisors of the loss terms
     sums        sums of the loss terms over the global batch
     norm        norm of all gradients together
-    nodes       shape of a sample's output, by the path of the layer"""
+    nodes       {path of a layer: shape of its output for one sample}"""
 
     samples: list[int] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
@@ -81,7 +81,8 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (values, index of the first element in the whole tensor) for each block of a tensor on this rank."""
+    """Yield (values, index of their first element in the whole tensor) for each block of `tensor` on this rank. `cut`:
+    how the tensor is divided; None: it is whole or sharded by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
@@ -92,7 +93,8 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split a block into pieces of a few rows. Yield (values, index of the first element in the whole tensor)."""
+    """Split a block of a tensor into pieces of a few rows. Yield (values, index of their first element in the whole
+    tensor). `first`: this index for the block."""
     if not values.dim():
         yield values, first
         return
@@ -102,6 +104,6 @@ def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch
 
 
 def part_at(whole: torch.Tensor, first: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-    """Return a view of the block of a whole tensor that begins at index `first` and has these sizes."""
+    """Return a view of the block of a whole tensor that begins at index `first` and has the shape `sizes`."""
     found: torch.Tensor = whole[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
     return found

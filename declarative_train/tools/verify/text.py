@@ -1,4 +1,4 @@
-"""Texts and JSON of a verification."""
+"""Text and JSON output of a verification."""
 
 from __future__ import annotations
 

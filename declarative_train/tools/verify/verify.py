@@ -88,12 +88,13 @@ def verify(
 
 
 def no_sinks(run_dir: Path) -> Sequence[Sink]:
-    """Return no sinks, because nothing is trained."""
+    """Return no sinks: a verification writes no events."""
     return ()
 
 
 def _run_apart(plan: Plan, folder: Path, step: int) -> None:
-    """Run the step in a child process, so that this process can still fork ranks. Raises DtrainError if it fails."""
+    """Run the step of the single process in a child process, so that this process can still fork ranks. Raises
+    DtrainError if it fails."""
     uses_gpu = plan.layout.device == "cuda" or (plan.layout.device == "auto" and num_gpus() > 0)
     method = start_method("cuda" if uses_gpu else "cpu")
     threads = safe_threads(num_cores()) if method == "fork" else num_cores()
