@@ -1,4 +1,5 @@
-"""Work after a step: evaluations, the decisions that depend on them, checkpoints, and the final test sets."""
+"""Work after a step: evaluations, the decisions that depend on them, checkpoints; and, after the last step, the
+evaluation of the final test sets."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class AfterStep:
-    """Evaluations and checkpoints of one session (a start of the program; a run that is resumed has several). Results
-    of evaluations are stored in the RunState, and with it in checkpoints."""
+    """Evaluations and checkpoints of one session (one start of the program; a run that is resumed has several). The
+    results of evaluations are stored in the RunState, and so in checkpoints."""
 
     def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
         self._plan = plan
@@ -44,8 +45,8 @@ class AfterStep:
             yield write(self._state.step)
 
     def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
-        """Evaluate the set `name` and yield the result, and notices, as events. `weights_step`: the step of the loaded
-        weights, if it is not the current step."""
+        """Evaluate the set `name`. Yield the result, predicted classes and notices as events. `weights_step`: the step
+        at which the model's weights were trained, if it is not the current step."""
         event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
@@ -59,7 +60,8 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return (this step is the best so far, the run must stop early), from the evaluations of this step."""
+        """Return (whether this step is the best so far, whether the run must stop early), according to the evaluations
+        of this step."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -75,13 +77,14 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step, unless this was done already, and yield the events of saves.
-        Call `report_saved` for the end of the save.
+        """Start to save a checkpoint of the current step, unless this step was saved already. Yield the events of this
+        save and of the one before. `report_saved` yields the event of this save when it is complete.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows, so this waits for an earlier save however long it takes,
-        and errors of this save are raised. Otherwise, while an earlier save cannot reach its store, checkpoints that
-        are due are skipped and training continues."""
+        even if the recipe has none. `ends`: no step follows. Then this waits for the save before, however long it
+        takes, and raises the errors of this save. With `ends` False, if the save before cannot reach its store, no
+        checkpoint is saved and training continues.
+        """
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -100,8 +103,9 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of a saved checkpoint if the save is complete; with `wait`, wait until it is. Raises the
-        save's error; if the recipe allows it and training continues (not `ends`), the error is only a warning."""
+        """Yield the event of the current save if it is complete; with `wait`, wait until it is. Raises the error of
+        the save. If the recipe allows failed saves and training continues (`ends` is False), yield a warning
+        instead."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:
@@ -126,8 +130,8 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """Evaluate the sets that are evaluated only at the end of the run, with the best weights, and yield the results
-        as events."""
+        """Evaluate the sets that are evaluated only at the end of the run, and yield the results as events. The best
+        weights are used, or the last ones if `checkpoint.best` is not set or the best ones cannot be read."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return

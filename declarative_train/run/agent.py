@@ -56,17 +56,17 @@ PAUSE_S = 0.2
 
 
 class HeadLost(Exception):  # noqa: N818 (no failure of this process)
-    """Error: node 0 (the head) no longer answers. The message is a sentence that says why the agent concludes so."""
+    """Error: node 0 (the head) no longer answers. The message is the reason from which the agent concludes this."""
 
 
 class Refused(Exception):  # noqa: N818 (as above)
-    """Error: the coordinator refuses this agent."""
+    """Error: the coordinator does not accept this agent."""
 
 
 class Agent:
     """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns the
-    coordinator's order. `fetch`: function (number of a round) -> its assignment. `where`: address and port at which the
-    ranks find the store from this machine."""
+    coordinator's order. `fetch`: function (number of a round) -> the round's assignment. `where`: address and port of
+    the key-value store, as the ranks of this node reach it."""
 
     def __init__(
         self,
@@ -100,11 +100,12 @@ class Agent:
                 self._wait()
 
     def code_if_stopped(self) -> int:
-        """Return the exit code of a run that a signal stopped while no ranks were running."""
+        """Return the exit code for a run that a signal stopped while no ranks were running."""
         return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
 
     def _wait(self) -> None:
-        """Wait for another order, and print what the agent waits for."""
+        """Wait until the coordinator's order changes or a stop is requested. Meanwhile print what the agent waits
+        for."""
         number, do = self._order.number, self._order.do
         has_place = self.status.agent in self._order.agents
         reason = "the ranks of other nodes" if has_place else "a place, as a spare node"
@@ -116,8 +117,8 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send this agent's status to the coordinator and return its newest order. Within `LOOK_S` of the last
-        exchange, return the last order without sending. Raises Refused if the coordinator refuses this agent."""
+        """Send this agent's status to the coordinator and return the newest order. If the last exchange was less than
+        `LOOK_S` ago, return its order without sending. Raises Refused if the coordinator does not accept this agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -130,13 +131,13 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Register with the coordinator under a new name, because the head may have been restarted; an unfinished round
-        is over."""
+        """Prepare to register with the coordinator under a new name, because the head may have been restarted. The
+        status no longer has a round or its result."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 
     def _run_round(self, assignment: Assignment) -> None:
-        """Run this node's ranks in one round from start to end, and report how they ended."""
+        """Run this node's ranks in one round from start to end, and put into the status how they ended."""
         job = assignment.job
         self._saves, self.max_restarts = False, job.plan.layout.max_restarts
         for name, value in assignment.taken:
@@ -161,8 +162,8 @@ class Agent:
         self._looked_s = 0.0
 
     def _look_at_round(self) -> None:
-        """Check the coordinator's order while the ranks work. Raises RoundEnded if the round must end or the head is
-        lost."""
+        """Get the coordinator's order while the ranks work, and obey it: stop the ranks with a checkpoint, or kill
+        them. Raises RoundEnded if the round must end, HeadLost if the head is lost, and Refused."""
         ranks = self._ranks
         assert ranks is not None
         try:
@@ -211,7 +212,8 @@ class Head:
         self.server.close()
 
     def dismiss(self, code: int) -> None:
-        """Let the agents of the other nodes exit with this code, because the recipe has no plan."""
+        """Tell the agents of the other nodes to exit with this code, because the recipe has no plan. Wait for a moment
+        until they have left."""
         put(self.store, "order", Order("exit", code=code))
         deadline_s = time.monotonic() + PARTING_S
         while time.monotonic() < deadline_s:
@@ -271,8 +273,8 @@ def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -
 
 
 class Link:
-    """Connection of an agent to node 0. A thread sends status and receives orders, since a call may block forever if
-    the network fails."""
+    """Connection of another node's agent to node 0. A thread sends the status and receives orders, because a call may
+    block forever if the network fails."""
 
     def __init__(self, store: Store, status: NodeStatus) -> None:
         self._store, self._status = store, status
@@ -286,7 +288,7 @@ class Link:
 
     def exchange(self, status: NodeStatus) -> Order:
         """Give the newest status to the thread, and return the newest order. Raises HeadLost if the head does not
-        answer; while ranks work, also if the store answers but the coordinator does not."""
+        answer. While ranks work, it also raises HeadLost if the store answers but the coordinator does not."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:

@@ -49,10 +49,10 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Data of one checkpoint that this rank writes. `best_step`, `keep`: which older checkpoints stay. `tensors`:
-    copies, or the tensors themselves if they are written before training continues. `numbers`: numbers of the
-    optimizer; {} if another rank has the same part of the model and writes them. `alone`: this rank writes the whole
-    checkpoint."""
+    """Data of one checkpoint that this rank writes. `best_step`: step of the run's best checkpoint, which stays.
+    `keep`: number of checkpoints that stay. `tensors`: copies, or the tensors themselves if they are written before
+    training continues. `numbers`: numbers of the optimizer; {} if another rank has the same part of the model and
+    writes them. `alone`: this rank writes the whole checkpoint."""
 
     step: int
     best_step: int | None
@@ -74,7 +74,7 @@ class Checkpoints:
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare saving. `before_publishing`: called by rank 0 before each checkpoint becomes visible."""
+        """Prepare saving. `before_publishing`: function that rank 0 calls before each checkpoint becomes visible."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
@@ -105,15 +105,15 @@ class Checkpoints:
         self._base: list[frozen_base.Record] | None = None
 
     def record_base(self) -> None:
-        """Read sizes and checksums of the files with frozen weights (of models with adapters); checkpoints refer to
-        these files instead of copying them. Raises RunFailure."""
+        """Read the sizes and checksums of the files with frozen weights (of models with adapters). Checkpoints refer
+        to these files and have no copies of them. Raises RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Start to save `state`, with model and optimizer. Return the path of the new checkpoint, which is complete
-        after `wait` returns; `wait` raises the error of a failed save. `is_best`: mark it as the run's best; `keep`:
-        number of checkpoints that stay. Raises the error of the previous save."""
+        """Start to save `state`, with model and optimizer. Return the path of the new checkpoint. The checkpoint is
+        complete after `wait` returns; if the save fails, `wait` raises its error. `is_best`: mark the checkpoint as
+        the run's best. `keep`: number of checkpoints that stay. Raises the error of the previous save."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -133,8 +133,9 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Wait for the current save to an object store as long as the store answers. Return True if the store does not
-        answer, False when the save is complete. All ranks must call this together, and all get the same result."""
+        """Return True if the store does not answer, so that the current save cannot be completed now. Otherwise wait
+        for the save, and return False when it is complete. False for a local folder. All ranks must call this
+        together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # a rank may wait in its thread for another one, whose store does not answer
@@ -148,7 +149,8 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return why this rank's current save is not progressing; None if it is, or if that was returned before."""
+        """Return the reason why this rank's current save makes no progress. Return None if it makes progress, or if
+        the same reason was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -166,12 +168,12 @@ class Checkpoints:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait for the current save, but not longer than a time limit: this process is about to exit with a failure."""
+        """Wait for the current save, but at most for a time limit, because this process exits after a failure."""
         if self._under_way is not None:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return the data that this rank writes; None if it writes nothing. Arguments are those of `save`."""
+        """Return the data that this rank writes; None if it writes nothing. The arguments are those of `save`."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
@@ -243,14 +245,14 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint, because every rank has the whole model and it is small
-        (`num_bytes`). Saves in the background are written by rank 0 whatever their size: their time matters less, and
-        one copy on the host is enough."""
+        """Return whether rank 0 writes the whole checkpoint. It does if every rank has the whole model, and the model
+        is small (`num_bytes`) or saves are made in the background. In the background the time of a save matters less,
+        and one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after checking every byte: rank 0 reads the manifest and the sizes, and each
-        rank reads its share of the files. Raises CheckpointFailure on all ranks or on none."""
+        """Return the checkpoint of a step after checking every byte of it: rank 0 reads the manifest and the sizes,
+        and each rank reads its share of the files. Raises CheckpointFailure, on all ranks or on none."""
         return check_together(self.store.path(step), self._groups.reading)
 
     def _read_metadata(self, entry: CheckpointEntry) -> Metadata:
@@ -391,8 +393,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the manifest's entries about files, numbers and shapes. Of `shapes`, only those of the model are kept:
-    lint compares them without torch."""
+    """Return the manifest's entries about files, the optimizer's numbers, and shapes. Only the shapes of the model's
+    tensors are kept, because lint compares these without torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},
@@ -430,9 +432,9 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a zero tensor into which an entry of a parameter's optimizer state is loaded. `size`: the entry's shape in
-    the checkpoint. If this is the shape of the whole parameter, the tensor is sharded and divided (`cut`) like the
-    parameter."""
+    """Return a tensor of zeros into which an entry of a parameter's optimizer state is loaded. `size`: the shape of
+    the entry in the checkpoint. If this is the shape of the whole parameter, the tensor has the same shards as the
+    parameter and is divided in the same way (`cut`)."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -1,8 +1,9 @@
-"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few samples, the same in each
+"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few chosen samples, the same in each
 evaluation.
 
-Counts stay on the device until the end of an evaluation and are then summed over the ranks. For the chosen samples,
-each rank fills in those among its own rows and has zeros for the others. K samples."""
+Counts stay on the device until the end of an evaluation and are then summed over the ranks. Each rank fills in the
+chosen samples that are among its own rows, and has zeros for the others. In shapes, K is the number of chosen samples.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions; None if no output predicts classes, the run has no evaluations, or the sink
-    tensorboard draws no images."""
+    """Return the collector of predictions for a run. Return None if no output predicts classes, the run has no
+    evaluations, or the sink tensorboard draws no images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None
@@ -66,7 +67,7 @@ class Predictions:
             each.begin(num)
 
     def add(self, values: Values, batch: Batch) -> None:
-        """Add one batch. The rows after the first `num_rows` are padding."""
+        """Add one batch. `values`: outputs and fields by name. Rows after the first `num_rows` are padding."""
         if not batch.num_rows:
             return
         rows = np.flatnonzero(np.isin(batch.sample_ids, self._wanted))
@@ -78,9 +79,9 @@ class Predictions:
             self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """Return the counts since the last `begin`, summed over the ranks: one event for each output that predicts
-        classes. `name`: the set; `step`: the step of the evaluation. All ranks must call it; it waits for the
-        device."""
+        """Return the counts since the last `begin`, summed over the ranks, as one event for each output that predicts
+        classes. `name`: the evaluated set. `step`: the step of the evaluation. All ranks must call it; it waits for
+        the device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1
         return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]

@@ -1,8 +1,9 @@
-"""Coordinator of a run. It decides which nodes take part, when a round (one start of all ranks) begins, why it ended,
-and whether another round follows.
+"""Coordinator of a run. It decides which nodes take part, when a round (one start of all ranks) begins, why the round
+ended, and whether another round follows.
 
 It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On a single
-machine, there are no other agents, and the same code runs. If a round ends on one node, it ends on all."""
+machine there are no other agents, and the same code runs. If a round ends on one node, it ends on all.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ PARTING_S = 5.0  # for the agents to read that the run is over
 
 @dataclass(slots=True)
 class Seen:
-    """Newest status of one agent, as the coordinator has it: `since_s`, when the agent registered; `changed_s`, when
-    its status last changed."""
+    """Newest status of one agent that the coordinator has seen. `since_s`: time at which the agent registered.
+    `changed_s`: time at which its status last changed."""
 
     status: NodeStatus
     changed_s: float
@@ -52,9 +53,8 @@ class Seen:
 
 
 class Coordinator:
-    """Coordinator of a run, on node 0: it decides which nodes take part, when a round begins and whether another
-    follows. `store`: the key-value store, through which agents of other nodes get orders; None on a single node.
-    `lines`: text to print at the end."""
+    """Coordinator of a run, on node 0. `store`: the key-value store through which the agents of other nodes get
+    orders; None on a single node. `lines`: text to print at the end."""
 
     def __init__(self, session: Session, store: Store | None = None) -> None:
         self._session, self._store = session, store
@@ -76,7 +76,7 @@ class Coordinator:
         self.lines: list[str] = []
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Process the status of node 0's agent. Return the newest order."""
+        """Process the status of node 0's agent, and the statuses of the other agents. Return the newest order."""
         now_s = time.monotonic()
         self._seen[status.node] = Seen(status, now_s, self._begun_s)
         if self._store is not None:
@@ -103,7 +103,7 @@ class Coordinator:
             time.sleep(LOOK_S)
 
     def finish(self, code: int, lines: Sequence[str] = ()) -> None:
-        """Let all agents exit with this code. `lines`: text to print at the end."""
+        """Order all agents to exit with this code. `lines`: text to print at the end."""
         self._state, self.lines = "over", list(lines)
         self._send(Order("exit", self._number, code=code))
 
@@ -131,7 +131,8 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. A node that was restarted gets its place back; the place of node 0 is never free."""
+        """Register a new agent. If its node has another agent already, the earlier agent is refused; on node 0, the
+        new one is."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
@@ -155,7 +156,7 @@ class Coordinator:
 
     def _gather(self, now_s: float) -> None:
         """Begin a round if enough nodes are present. If the recipe gives a range of nodes, wait a moment for more. End
-        the run if a stop was requested or no plan fits the nodes."""
+        the run if a stop was requested, or if there is no plan for these nodes."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -203,7 +204,7 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return {node: how this round ended there} for the nodes that have reported it."""
+        """Return {node: how this round ended on it} for the nodes that have reported this."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)
@@ -214,8 +215,8 @@ class Coordinator:
         return found
 
     def _watch(self, now_s: float) -> None:
-        """End the round on all nodes if it ended on one node, if a node is lost or if its ranks make no progress. If
-        more nodes can join, order a save first."""
+        """End the round on all nodes if it ended on one node, if a node is lost, or if the ranks make no progress. If
+        more nodes can join, first order a checkpoint."""
         results = self._results()
         if len(results) == len(self._places):
             self._decide(results)
@@ -236,9 +237,9 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round if its ranks make no progress. If the run may be restarted and a process is stopped, this is
-        after a time that is long for this run; otherwise shortly before collectives reach their time limit. Before
-        that, warn once."""
+        """End the round if its ranks make no progress for too long: shortly before collectives reach their time limit.
+        If the run may be restarted and a rank no longer writes heartbeats, end it earlier, after a time that is long
+        for this run. Before that, warn once."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:
@@ -261,7 +262,8 @@ class Coordinator:
             say([f"dtrain: warning: {describe_stuck(self._paces, nodes)}"])
 
     def _report_stragglers(self) -> None:
-        """Print each change of the set of slow ranks, and keep the set for `dtrain status`."""
+        """Print which ranks have become slow and which no longer are, and write the slow ranks to a file for `dtrain
+        status`."""
         if changes := self._stragglers.find_changes(self._paces, self._nodes_of_ranks()):
             say(f"dtrain: warning: {change}" for change in changes)
             self._write_stragglers()
@@ -277,14 +279,14 @@ class Coordinator:
                 path.unlink(missing_ok=True)
 
     def _nodes_of_ranks(self) -> dict[int, str]:
-        """Return {rank: its node as text}; {} if there is one node."""
+        """Return {rank: its node as text}, for messages; {} if there is only one node."""
         assert self._job is not None
         if len(self._places) == 1:
             return {}
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether more nodes are present than the round uses, and the recipe allows them."""
+        """Return whether more nodes are present than the round uses, and there may be a plan for more nodes."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -300,12 +302,12 @@ class Coordinator:
 
     @property
     def _asked_by(self) -> int | None:
-        """Return the signal by which an agent was asked to stop; None if there was none."""
+        """Return the signal that asked an agent to stop; None if no agent was asked."""
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return a sentence on why a node that takes part (`place`) is lost: it was restarted, has left or no longer
-        answers. None if it is not lost."""
+        """Return a sentence that says why a node of the round (`place`) is lost: it was restarted, has left, or no
+        longer answers. Return None if it is not lost."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"
@@ -321,8 +323,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """End the round if the ranks of all nodes that answer have ended, or if they take longer than a time limit;
-        `_decide` then chooses the next action."""
+        """Call `_decide` when the ranks of all nodes that answer have ended, or when they take longer than a time
+        limit."""
         results = self._results()
         going = [
             place
@@ -335,7 +337,8 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """End the run, or wait for the nodes of the next round. `results`: how this round ended on each node."""
+        """Decide what follows this round: end the run, or wait for the nodes of the next round. `results`: how this
+        round ended on each node."""
         assert self._job is not None
         self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])
@@ -368,8 +371,8 @@ class Coordinator:
         return NodeResult(None, deaths, tuple(failures), late, nodes=self._nodes_of_ranks())
 
     def _keep_reports(self, results: dict[Place, NodeResult]) -> None:
-        """Write the failure reports of the other nodes (`results`) to the folder of the run, since that may be on a
-        disk of this node alone."""
+        """Write the failure reports of the other nodes (`results`) to the folder of the run, because the folder may be
+        on a disk that only this node has."""
         assert self._job is not None
         folder = self._job.failures_dir
         for result in (result for place, result in results.items() if place != self._places[0]):
@@ -384,8 +387,8 @@ class Coordinator:
 
 
 def names_culprit(result: NodeResult) -> bool:
-    """Return whether a node reports the cause of a failure: an error of its own or a rank that was killed, and not only
-    lost connections."""
+    """Return whether a node reports the cause of a failure: an error of its own or a rank that was killed. A lost
+    connection to another rank does not count."""
     return any(not failure.is_peer_loss for failure in result.failures) or any(
         code < 0 for code in result.deaths.values()
     )

@@ -30,7 +30,7 @@ _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apa
 
 
 def nan_message(metric: str) -> str:
-    """Return a sentence on why a metric is nan."""
+    """Return a sentence that says why a metric is nan."""
     return f"{metric} is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
 
 
@@ -55,9 +55,9 @@ class EvaluableModel(Protocol):
 
 
 class Evaluator:
-    """Evaluator of a plan's sets. `batches(set)` yields this rank's batches of a set, equally many on every rank
-    (padded with weight 0). `watched` collects predicted classes; `class_predictions` has those of the last evaluation.
-    `writers`: functions of packs, each of which may return an event at a step (generated texts)."""
+    """Evaluator of a plan's sets. `batches`: function (name of a set) -> this rank's batches, equally many on every
+    rank (padded with weight 0). `watched`: collector of predicted classes; `class_predictions` has its result for the
+    last evaluation. `writers`: functions of packs; each makes an event at a step (such as generated texts)."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Evaluator:
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
     def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
-        """Evaluate one set. Return the result, and notices. All ranks must call this together, between two steps; the
-        engine is in training mode afterwards."""
+        """Evaluate the set `name`. Return the result, and notices. All ranks must call this together, between two
+        steps. Afterwards the engine is in training mode."""
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)

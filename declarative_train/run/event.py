@@ -42,8 +42,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Event of a logging step. Loss, metrics, times and rates are means over the steps since the last logging step;
-    `lr` and `grad_norm` (None if not computed) are those of this step."""
+    """Event of a logging step. Loss, metrics, times and rates are means over the steps since the last logging step.
+    `lr` and `grad_norm` (None if it was not computed) are values of this step."""
 
     step: int
     epoch: int
@@ -155,8 +155,8 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Event with a message for the user, such as the chosen device. `is_warning`: it reports a problem, such as a
-    damaged checkpoint that was skipped, and is printed under --quiet too."""
+    """Event with a message for the user, such as the chosen device. `is_warning`: the message reports a problem, such
+    as a damaged checkpoint that was skipped, and is printed under --quiet too."""
 
     message: str
     time_unix_s: float
@@ -165,7 +165,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """Event with predicted and measured peak memory of an early step, in bytes per rank. `how`: what was measured."""
+    """Event with the predicted and the measured peak memory of an early step, in bytes per rank. `how`: text that says
+    what was measured."""
 
     step: int
     predicted: list[int]

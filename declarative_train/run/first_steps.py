@@ -1,7 +1,9 @@
-"""Check of the first steps of a session: gradients that are zero, parameters that do not change, a loss that does not
-change.
+"""Check of the first steps of a session. It finds gradients that are zero, parameters that do not change, and a loss
+that does not change.
 
-Such a run ends without an error but learns little or nothing. Nothing is read from the device before the third step."""
+A run with such a problem ends without an error but learns little or nothing. Nothing is read from the device before
+the third step.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ class FirstSteps:
         ]
 
     def _measure(self) -> torch.Tensor:
-        """Return the size of this rank's part of each gradient; 0 for a parameter without a gradient."""
+        """Return the norm of this rank's part of each gradient; 0 for a parameter without a gradient."""
         found = torch.zeros_like(self._sizes)
         held = [(self._places[name], gradient) for name, _, gradient in self._local() if name in self._places]
         if held:

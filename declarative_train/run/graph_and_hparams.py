@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
-    """Return fields, nodes and losses as nodes of the drawn graph. In their paths, a block and each copy of a `repeat`
-    is a folder."""
+    """Return fields, graph nodes and losses as nodes of the drawn graph. In the path of a node, each block, and each
+    copy of a `repeat`, is a folder."""
     found: list[GraphNode] = []
     made = {field.name: f"fields/{field.name}" for field in plan.data.fields}
     found += [GraphNode(made[field.name], "field", (), (-1, *field.tensor.shape)) for field in plan.data.fields]
@@ -28,8 +28,8 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph` to `found`, with `prefix` before their paths. `sources`: {input of the graph: path of
-    the node that computes it}. Return the same for its outputs."""
+    """Append the nodes of `graph` to `found`, with `prefix` before their paths. `sources`: {input of the graph: path
+    of the node that computes it}. Return {output of the graph: path of the node that computes it}."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")
@@ -61,8 +61,8 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the settings of a run, mode and lr first: everything in `training`, the vars, and the settings from
-    `--set` or a sweep. Values of None are left out."""
+    """Return the settings of a run as hyper-parameters, mode and lr first: everything in the sections `training` and
+    `vars`, and the settings from `--set` or a sweep. Settings without a value are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)

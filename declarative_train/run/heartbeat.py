@@ -1,9 +1,10 @@
-"""Heartbeats: each rank writes its progress to a file, its agent sends it to the coordinator, and the coordinator finds
-ranks that are stuck.
+"""Heartbeats: each rank writes its progress to a file, its agent sends it to the coordinator, and the coordinator
+finds ranks that are stuck.
 
-A rank that hangs cannot report it, and the others wait for it in a collective. So a thread of each rank writes the
-step, the current collective (from torch's flight recorder, which works for gloo and NCCL) and a count. A process that
-is stopped writes nothing."""
+A rank that hangs cannot report this itself, and the others wait for it in a collective. So a thread of each rank
+writes the step, the current collective (from torch's flight recorder, which works for gloo and NCCL) and a count of
+batches. A process that is stopped writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ NUM_LOOKS = 240  # that its own work is judged by
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Progress of a rank. `count` grows with each batch, `number` with each heartbeat. `collective`: the collective in
-    which the rank waits, "" if none. `looks`: number of heartbeats while it trained and did not save; `busy`: how many
-    of these found it in no collective."""
+    """Progress of a rank. `number` grows with each heartbeat, `count` with each batch. `collective`: the collective in
+    which the rank waits, "" if none. `looks`: number of times that its thread looked at the rank while it trained and
+    did not save. `busy`: number of these times at which the rank was in no collective."""
 
     rank: int
     number: int
@@ -54,7 +55,7 @@ class Beat:
 
 
 def record_collectives() -> None:
-    """Let torch record the last collectives of this process. Call it before a process group is created."""
+    """Make torch record the last collectives of this process. Call it before a process group is created."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", RECORDED)
 
 
@@ -169,7 +170,7 @@ class Pace:
 
     @property
     def work_s(self) -> float | None:
-        """Time of a step in seconds during which the rank did not wait in a collective; None before there are enough
+        """Time in seconds, per step, in which the rank did not wait in a collective; None before there are enough
         heartbeats."""
         if not self._looks or not self._steps_s:
             return None
@@ -185,15 +186,17 @@ class Pace:
 
     @property
     def warn_s(self) -> float:
-        """Time without progress, in seconds, that is long for this run. (The first step may take long.)"""
+        """Time without progress, in seconds, that is unusually long for this run, judged by its steps. (The first step
+        may take long.)"""
         if not self._steps_s:
             return self.end_s
         return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the others wait, given the pace of each rank: ranks that are silent; if none is, ranks
-    that wait in no collective; if all do, ranks that are behind. [] if no rank differs."""
+    """Return the ranks for which the other ranks wait; [] if all ranks are alike. They are the ranks that no longer
+    write heartbeats; if there are none, those that wait in no collective; if all wait in one, those that have done the
+    fewest batches. `paces`: the pace of each rank."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:
@@ -207,13 +210,14 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return the seconds for which all ranks have made no progress or one has been silent, whichever is longer."""
+    """Return the longer of two times in seconds: the time without progress of all ranks, and the longest time without
+    a heartbeat of one rank."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 
 def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
-    """Return a sentence on the ranks that make no progress: which ranks, where, since when, and which ranks wait for
-    them. `nodes`: {rank: its node as text}."""
+    """Return a sentence on the ranks that make no progress: which ranks, on which node, in which step, for how long,
+    and which ranks wait for them. `nodes`: {rank: its node as text}."""
     stuck = find_stuck(paces)
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     idle_s = time_stuck(paces)

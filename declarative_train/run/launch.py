@@ -1,7 +1,8 @@
-"""Start of a plan on this machine: run it in this process, start ranks as processes, or take part as node 0 of several;
-then report how it ended. (`run/session.py` chooses device, folder and checkpoint.)
+"""Start of a plan on this machine: run it in this process, start ranks as processes, or take part as node 0 of
+several; then report how the run ended. (`run/session.py` chooses device, folder and checkpoint.)
 
-Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from."""
+Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """Run a plan as `launch` does, with the same arguments, print the message of a failure to standard error, and
-    return the exit code."""
+    """Run a plan by `launch`, with the same arguments. Print the message of a failure to standard error, and return
+    the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code
@@ -67,11 +68,13 @@ def launch(
 ) -> Outcome:
     """Run a plan and return how it ended.
 
-    `resume`: None, `auto`, or a path. `max_steps`: number of steps after which this session ends. `sinks`: replaces the
-    terminal and the plan's sinks. `hosted`: the run must not end this process (a notebook), so a second interrupt
-    raises KeyboardInterrupt. `folder`: the run's folder, in place of a new one among the runs of the recipe. `seat`,
-    `head`: place and store of node 0, for several nodes. `recompile`: function (number of nodes) -> plan. `work`: what
-    ranks do instead of training."""
+    `resume`: None for a new run, `auto`, or a path. `max_steps`: number of steps after which this session ends.
+    `sinks`: function that opens the sinks, in place of the terminal's and the plan's. `hosted`: the run must not end
+    this process (a notebook), so a second interrupt raises KeyboardInterrupt. `folder`: the run's folder, in place of
+    a new one among the runs of the recipe. `seat`, `head`: for several nodes, the number and address of this node
+    (node 0), and its key-value store. `recompile`: function (number of nodes) -> plan. `work`: function that the ranks
+    call instead of training.
+    """
     lock = RunLock()
     session: Session | None = None
     try:
@@ -104,7 +107,7 @@ def launch(
 
 
 def check_seat(plan: Plan, seat: Seat | None) -> None:
-    """Raise RunFailure if the plan is for several machines and this process does not know which one it is."""
+    """Raise RunFailure if the plan is for several machines and this process was not given its number among them."""
     if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "

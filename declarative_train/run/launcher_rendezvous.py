@@ -30,12 +30,13 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two key-value stores for the `world` ranks: one for this start of the ranks, which already has the devices
-    of all ranks (`visible`: those of this one), and one that lasts over restarts. Raises RunFailure if the launcher set
-    no address or ranks do not start in time.
+    """Return two key-value stores for the `world` ranks. The first is for this start of the ranks; it already has the
+    devices of all ranks (`visible`: the devices of this rank). The second is kept when the ranks are restarted. Raises
+    RunFailure if the launcher set no address, or if ranks do not start in time.
 
-    torchrun keeps its store when it restarts ranks, so entries of an earlier start must not be read. Each process draws
-    a number; rank 0 answers every number with its own number, which identifies this start."""
+    torchrun keeps its store when it restarts ranks, so entries of an earlier start must not be read. Each process
+    draws a number; rank 0 answers every number with its own number, which identifies this start.
+    """
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))
@@ -66,8 +67,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return a store that all ranks can reach: the one of torchrun, or one that rank 0 opens. Raises RunFailure if the
-    launcher set no address or port for it."""
+    """Return a client of a store that all ranks can reach: the store of torchrun, or one that rank 0 opens. Raises
+    RunFailure if the launcher set no address or port for the store, or rank 0 does not answer."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()
@@ -106,8 +107,8 @@ def has_agent_store() -> bool:
 
 @contextmanager
 def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
-    """Print within the `with` block, at growing intervals, that this process waits for `awaited()`. Only the first rank
-    of a machine prints, if it is known which one that is."""
+    """Print within the `with` block, at growing intervals, that this process waits for `awaited()`. If ranks know
+    their number on the machine, only the first one prints."""
     done, begun_s = threading.Event(), time.monotonic()
 
     def report() -> None:
@@ -125,8 +126,8 @@ def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
 
 
 def put(store: Any, key: str, value: object) -> None:
-    """Store a value under `key`, pickled. (`store` is Any because torch's annotation lacks that a value may be
-    bytes.)"""
+    """Store a value under `key`, pickled. (The type of `store` is Any, because torch's annotation does not allow a
+    value of bytes.)"""
     store.set(key, pickle.dumps(value))
 
 

@@ -31,8 +31,8 @@ class Means:
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add the loss terms of `steps`, one step after the other, so that the result is bitwise the same however the
-        steps are divided over calls. `metrics`: their means over `num_rows` rows; nan is left out."""
+        """Add the loss terms of `steps`, one step after the other. So the result is bitwise the same, however the
+        steps are divided over calls. `metrics`: means of the metrics over `num_rows` rows; nan is left out."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
@@ -55,14 +55,14 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """Return the Means that `as_json` stored; for an empty mapping, Means without steps."""
+        """Return the Means that `as_json` wrote; for an empty mapping, Means without steps."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
 
     def term_means(self, num_terms: int) -> Terms:
-        """Return the mean of each loss term: None if no step had valid items for it, nan for all terms if no step was
-        finite."""
+        """Return the mean of each loss term. It is None for a term that had valid items in no step, and nan for all
+        terms if no step was finite."""
         if not self.terms:
             return [math.nan] * num_terms
         return [total / steps if steps else None for total, steps in self.terms]
@@ -99,9 +99,9 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def exchange(self, votes: Sequence[float]) -> list[float]:
-        """Sum over the ranks the losses of the steps since the last call, and with the same message `votes`: numbers on
-        which the ranks agree, such as a request to stop. Return the summed votes. It waits for the device. All ranks
-        must call it after the same step."""
+        """Sum over the ranks the losses of the steps since the last call and, in the same message, `votes`: numbers by
+        which the ranks agree on something, such as a request to stop. Return the summed votes. It waits for the
+        device. All ranks must call it after the same step."""
         summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
         self._summed += summed
         return votes
@@ -214,16 +214,16 @@ class LossWindow:
 
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
-    """Return the values of the L loss terms over the global batch, for each of the steps with these results: (steps,
-    L), None for a term without valid items. It waits for the device once."""
+    """Return the values of the L loss terms over the global batch, (steps, L), for the steps of `results`; None for a
+    term without valid items. It waits for the device once."""
     return sum_over_ranks(engine, results, ())[0]
 
 
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return (the values of the loss terms for each of the steps with these results, as `compute_terms` does; `votes`
-    summed over all ranks), with a single collective."""
+    """Return, with a single collective, (the values of the loss terms for the steps of `results`, as by
+    `compute_terms`; `votes` summed over all ranks)."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
@@ -241,8 +241,8 @@ def sum_over_ranks(
 
 
 def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's sums (steps, L) of the L loss terms in the steps with these results, in float64 on the device,
-    summed over the chunks of each step. All steps have equally many chunks."""
+    """Return this rank's sums (steps, L) of the L loss terms in the steps of `results`: in float64 on the device, each
+    summed over the chunks of its step. All steps have equally many chunks."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
     if not flat:  # a pipeline stage without loss
@@ -263,8 +263,8 @@ def no_valid_item(objective: Objective, term: int) -> str:
 
 
 def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
-    """Return a notice if the value of a loss term is impossible for its loss; otherwise None. `at`: when, as text (`at
-    step 3`)."""
+    """Return a notice if `value` is impossible for the loss of a term; otherwise None. `at`: when it occurred, as text
+    (`at step 3`)."""
     least, most = objective.bounds[term]
     if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
         return None

@@ -22,8 +22,8 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryMeasurement:
-    """Runner of steps that measures the memory of one of them: on the CPU by counting live tensors (a few milliseconds,
-    once), on a GPU by torch's allocator statistics. It does not measure compiled steps on the CPU."""
+    """Runner of steps that measures the memory of one of them. On the CPU it counts live tensors (a few milliseconds,
+    once), and does not measure compiled steps; on a GPU it uses the statistics of torch's allocator."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -61,7 +61,7 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return the predicted peak of a rank in a step without the bytes of the parameters, which exist before the step; 0
+    """Return the predicted peak of a rank in a step, minus the bytes of the parameters, which exist before the step; 0
     if the plan has no prediction."""
     if not plan.memory:
         return 0

@@ -1,10 +1,11 @@
-"""Messages between the agents of nodes and the coordinator, through the key-value store. Each message is a whole state,
-so that a lost or repeated one does no harm.
+"""Messages between the agents of nodes and the coordinator, through the key-value store. Each message is a complete
+state, so that a lost or repeated message does no harm.
 
     status/<agent>    NodeStatus of an agent, written in every exchange
     order             Order to all agents
     round/<number>    Assignment of a round
-    hello             number of agents that have begun; agent k writes its name to hello/<k>"""
+    hello             number of agents that have registered; agent k writes its name to hello/<k>
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """End of a round on one node: the exit code of its ranks, or None and the reason. `deaths`: exit codes of the ranks
-    that failed, by rank; `late`: why ranks that were asked to stop did not save; `waiting`: the files of ranks that
-    waited too long, by name."""
+    """End of a round on one node. `code`: exit code of its ranks, None after a failure. `deaths`: {rank: exit code} of
+    the ranks that failed. `failures`: reports of the failures. `late`: why ranks that were asked to stop did not save.
+    `waiting`: {name: content} of the files that ranks wrote because they waited too long."""
 
     code: int | None
     deaths: dict[int, int]
@@ -34,8 +35,8 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of an agent. `beat`: number of the exchange. `run`: the folder of the run of the agent's last round;
-    `round`: the number of this round; `result`: how it ended on this node, None while ranks work. `asked_by`: the
+    """State of an agent. `beat`: number of the exchange. `round`: number of the agent's last round. `run`: folder of
+    the run in that round. `result`: how that round ended on this node, None while its ranks work. `asked_by`: the
     signal that asked the agent to stop. `beats`: the newest heartbeats of its ranks. `has_left`: the agent exits."""
 
     agent: str
@@ -53,9 +54,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Decision of the coordinator for all agents: `wait` (for `awaited`); `run` round `number`, if the agent is in
-    `agents`; `save`: stop the ranks with a checkpoint; `end`: kill the ranks; `exit` with `code`. `refused`: agents
-    that are refused, each with the reason."""
+    """Order of the coordinator to all agents. `do`: `wait` (for `awaited`); `run`, start round `number` if the agent
+    is one of `agents`; `save`, stop the ranks with a checkpoint; `end`, kill the ranks; `exit`, with exit code `code`.
+    `refused`: (agent, reason) for each agent that is not accepted."""
 
     do: Literal["wait", "run", "save", "end", "exit"]
     number: int = 0
@@ -79,8 +80,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Job of a round and its nodes, in the order of their ranks. `taken`: environment variables that the recipe uses,
-    with their values on node 0."""
+    """Job of a round, and the nodes that take part (`places`), in the order of their ranks. `taken`: environment
+    variables that the recipe uses, with their values on node 0."""
 
     number: int
     job: RankJob

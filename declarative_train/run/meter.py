@@ -51,8 +51,8 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def data_is_there(self, num_rows: int) -> None:
-        """Count a step whose batches, with `num_rows` rows in all, have arrived, and the time for which it waited for
-        them."""
+        """Count a step, whose batches have arrived with `num_rows` rows in all, and the time for which the step waited
+        for them."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s
@@ -68,8 +68,9 @@ class Meter:
             self._paused_s += time.monotonic() - begun_s
 
     def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
-        """Return the event of a logging step, with the speed and the waiting time since the previous logging step, and
-        start the next measurement. `means`: losses and metrics of these steps. `grad_norm`: None if not computed."""
+        """Return the event of a logging step, with the speed and the waiting time since the previous logging step.
+        Start the next measurement. `means`: losses and metrics of the steps since then. `grad_norm`: None if not
+        computed."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
@@ -94,8 +95,8 @@ class Meter:
         )
 
     def much_waiting(self, workers: int, num_local: int) -> str | None:
-        """Return a message with advice if this rank waited for data for much of its time; otherwise None. `workers`:
-        the plan's `data.workers`. `num_local`: number of ranks that share the cores of this machine."""
+        """Return a message with advice if this rank spent much of its time waiting for data; otherwise None.
+        `workers`: the plan's `data.workers`. `num_local`: number of ranks that share the cores of this machine."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
@@ -104,8 +105,8 @@ class Meter:
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
-        """Return the peak memory in bytes. It is read at most every `MEMORY_EVERY_S`, because reading takes half the
-        time of a small step."""
+        """Return the peak memory in bytes. The value is refreshed at most every `MEMORY_EVERY_S`, because reading it
+        takes half the time of a small step."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
             self._memory_s = now_s
@@ -130,8 +131,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs (its mean length if the run has
-    length buckets); None if there is no such input."""
+    """Return the length of the first input of the model that is a sequence of token ids (its mean length, if the run
+    has length buckets); None if there is no such input."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
             return spec.shape[0] - tokens_saved(plan.data)
@@ -139,8 +140,9 @@ def tokens_per_sample(plan: Plan) -> int | None:
 
 
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
-    """Return the samples per second that all devices together would train at their peak rate; the measured rate divided
-    by it is the MFU. None on the CPU, on an unknown device, and for a model without matrix products."""
+    """Return the samples per second with which all devices together would train at their peak rate. The MFU is the
+    measured rate divided by this number. Return None on the CPU, on an unknown device, and for a model without matrix
+    products."""
     peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
         return None
@@ -148,9 +150,9 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why not); ({},
-    None) if the plan has no estimate. A device without a row in dtrain's table counts as the hardware that the recipe
-    names."""
+    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why it is not);
+    ({}, None) if the plan has no estimate. A GPU that is not in dtrain's table of devices is assumed to be the
+    hardware that the recipe names."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None

@@ -16,8 +16,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def choose_interface(head: str | None) -> None:
-    """Set gloo's network interface for this process and its children, unless the user set it: the interface through
-    which `head` is reached, or the loopback if all ranks are on this machine (`head` None)."""
+    """Set gloo's network interface for this process and its children, unless the user has set one. It is the interface
+    through which `head` is reached; if `head` is None, all ranks are on this machine, and it is the loopback."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     name = LOOPBACK if head is None else interface_to(head)
@@ -64,8 +64,8 @@ def interface_to(address: str) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an address or name belongs to this machine. A name that cannot be resolved counts as this
-    machine."""
+    """Return whether an address or host name belongs to this machine. A name that cannot be resolved is taken for this
+    machine's."""
     own = _own_address_to(address)
     return (
         own is None
@@ -75,7 +75,7 @@ def is_own_address(address: str) -> bool:
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the local address from which this machine reaches `address`; None if it cannot."""
+    """Return the local address from which this machine reaches `address`; None if this machine cannot reach it."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:

@@ -50,7 +50,8 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """Rank, pipeline stage and step that a failure message names, and whether this session has made a step."""
+    """Facts about a rank for failure messages: its number, its pipeline stage, and the current step. `has_stepped`:
+    this session has completed a step."""
 
     rank: int
     stage: int | None = None
@@ -60,9 +61,9 @@ class FailureContext:
 
 
 def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run one rank. Return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. The process
-    group, if there is one, must already be initialised. `asked`: function that returns whether this process received a
-    signal to stop."""
+    """Run one rank. Return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. If there are
+    several ranks, the process group must already be initialised. `asked`: function that returns whether this process
+    received a signal to stop."""
     plan = job.plan
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
@@ -150,9 +151,9 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, the first of which has number `first_step`. Before they are loaded, set
-    `context.step`, which failure messages name. Errors in evaluations and checkpoints after a step are attributed to
-    it."""
+    """Yield the batches of each step; the first step has number `first_step`. Before a step's batches are loaded, set
+    `context.step`, the step that failure messages name. So errors in evaluations and checkpoints after a step are
+    attributed to that step."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches

@@ -1,9 +1,11 @@
 """Rendezvous of ranks: a TCPStore of torch, served by a process of its own, and the handler with which torch's elastic
 launcher uses it.
 
-Through this store the agents of all nodes agree who takes part in a round (`run/coordinator.py`). For torch's launcher
-each node is alone, because its own barriers between nodes would wait for minutes for a lost node. Of torch's backends,
-`c10d` waits for keys of the previous round if a node is replaced, and `static` admits no node a second time."""
+Through this store the agents of all nodes agree on the nodes of a round (`run/coordinator.py`). For torch's launcher
+each node is the only one, because the launcher's own barriers between nodes would wait for minutes for a lost node. Of
+torch's rendezvous backends, `c10d` waits for keys of the previous round if a node is replaced, and `static` admits no
+node a second time.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ PARENT_S = 0.1
 
 
 def listen(address: str, port: int, key: str) -> socket.socket:
-    """Return a socket that listens for other ranks or nodes; only on the loopback if `address` is on it, since the
-    store has no authentication. `key`: where the user set the port, for the message. Raises RunFailure."""
+    """Return a socket that listens for other ranks or nodes. If `address` is on the loopback, it listens only there,
+    because the store has no authentication. `key`: name of the setting that gave the port, for a message. Raises
+    RunFailure."""
     try:
         if address == "localhost" or address.startswith("127."):
             return socket.create_server((address, port), backlog=4096)
@@ -57,10 +60,12 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 
 
 class StoreServer:
-    """Process that serves a TCPStore. It exits with this process or at the end of the `with` block.
+    """Process that serves a TCPStore. It exits when this process exits, or at the end of the `with` block.
 
-    Serving in the process that forks the ranks would be dangerous: the server's thread resolves names of peers under a
-    lock of glibc, which stays locked in a forked child. Where this process must not fork, its ranks are spawned."""
+    A server thread in the process that forks the ranks would be dangerous: it resolves names of peers under a lock of
+    glibc, which stays locked in a forked child. Where this process must not fork, the server is a thread of this
+    process, whose ranks are spawned.
+    """
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]
@@ -102,7 +107,8 @@ def _serve(listening: socket.socket) -> TCPStore:
 
 
 def _serve_for(listening: socket.socket, parent: int) -> None:
-    """Serve until the process `parent` has exited. Signals to stop are ignored here; the parent handles them."""
+    """Serve the store until the process `parent` has exited. Signals to stop are ignored here; the parent handles
+    them."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -129,8 +135,8 @@ def launch_config(
     look: Callable[[], None] = lambda: None,
 ) -> LaunchConfig:
     """Return the settings of torch's launcher. `scratch`: folder for its files. `method`: how ranks are started.
-    `where`: address of the store. `look`: function that is called often while the ranks work. The launcher must not
-    handle signals that stop a run, because it would kill ranks that are still saving."""
+    `where`: address and port of the store. `look`: function that is called often while the ranks work. The launcher is
+    set not to handle signals that stop a run, because it would kill ranks that are still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_handler)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", CLOSING_S)
     return LaunchConfig(
@@ -151,7 +157,7 @@ def launch_config(
 
 
 class NodeRendezvous(RendezvousHandler):
-    """Rendezvous with a single agent; it is complete immediately."""
+    """Rendezvous of a single agent, which is complete immediately."""
 
     def __init__(self, where: tuple[str, int], look: Callable[[], None]) -> None:
         self._where, self._look = where, look
@@ -161,7 +167,7 @@ class NodeRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks also use the agents' store to exchange their addresses."""
+        """True: the ranks also use the agents' store, to exchange their addresses."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -174,7 +180,8 @@ class NodeRendezvous(RendezvousHandler):
         """Do nothing: for torch's launcher there are no other agents."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 0, after a look at the coordinator's order, which may raise an exception that ends the round."""
+        """Return 0, because no other agent waits. Before that, call `look`, which may raise an exception that ends the
+        round."""
         self._look()
         return 0
 

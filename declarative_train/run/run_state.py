@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """State that the training loop needs to resume. `step`: the number of completed optimizer steps; epoch and position
-    in the data follow from it. `seconds`: training time so far. `loss_scale`: its state, None except in fp16.
+    """State that the training loop needs to resume. `step`: number of completed optimizer steps, from which epoch and
+    position in the data follow. `seconds`: training time so far. `loss_scale`: state of the loss scale, None except in
+    fp16.
 
-    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of`: mode and metric, such as `max
-    validation/accuracy`; `*_value`, `*_step`: the best value and the step of the last improvement."""
+    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `best_of`, `stop_of`: mode and metric, such as
+    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of that value.
+    """
 
     step: int = 0
     best_of: str | None = None
@@ -32,8 +34,8 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Use the metrics that `plan` names for checkpoint.best and early_stop from now on. A best value of another
-        metric or mode is discarded. Return notices about it."""
+        """Use the metrics that `plan` names for checkpoint.best and training.early_stop from now on. Best values of
+        other metrics or modes are discarded. Return a notice if the best checkpoint is among them."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
@@ -62,8 +64,8 @@ class RunState:
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:
-    """Return whether `value` is better than `than`, the best so far; None: there is none yet. nan is never better.
-    `mode`: min or max."""
+    """Return whether `value` is better than `than`, the best value so far (None if there is none yet). nan is never
+    better. `mode`: min or max."""
     if value != value:
         return False
     return than is None or (value > than if mode == "max" else value < than)

@@ -27,7 +27,7 @@ Recompile = Callable[[int], "Plan | None"]
 
 class Session:
     """Settings of one command, and its state. `run_dir`: the run's folder, None before the first job. `recompile`:
-    function (number of nodes) -> plan, or None if the recipe does not fit this number."""
+    function (number of nodes) -> plan; it returns None if the recipe has no plan for this number."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes; None if there is none. It keeps the range of nodes and the number
-        of restarts of the original plan."""
+        """Return the plan for this number of nodes; None if there is none. The plan keeps the range of nodes and the
+        number of restarts of the original plan."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
@@ -119,14 +119,14 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in `run_dir`, if this session has not begun one: the head was restarted and the run already
-        exists."""
+        """Continue the run in `run_dir`, unless this session has begun a run already. (The head was restarted, and the
+        run exists.)"""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether another round follows a failed one. `results`: how the round ended on each node. Rounds
-        without progress are counted."""
+        """Return whether another round follows a failed one, according to `max_restarts`. `results`: how the round
+        ended on each node. Only failed rounds in a row without a new checkpoint are counted."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

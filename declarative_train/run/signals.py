@@ -1,11 +1,13 @@
-"""Signals that ask a run to stop after the current step. A thread receives them, even while the loop waits in C++.
+"""Signals that ask a run to stop after the current step. A thread receives them, even while the training loop waits in
+C++.
 
 A terminal sends SIGINT and SIGHUP. Slurm, Kubernetes and other schedulers send SIGTERM, or SIGUSR1 or SIGUSR2 if the
-user chose one of them as the warning before the time limit.
+user chose one of these as the warning before the time limit.
 
-The C-level handler writes the signal's number to a pipe, in the thread that the kernel chose, and the watching thread
-reads the pipe. So a rank that hangs in a collective still exits when the time to stop is over. For a checkpoint that is
-being written another time limit applies, because an unfinished checkpoint is worthless."""
+The C-level handler runs in the thread that the kernel chose, and writes the signal's number to a pipe. The watching
+thread reads the pipe. So a rank that hangs in a collective still exits when the time to stop is over. For a checkpoint
+that is being written another time limit applies, because an unfinished checkpoint is worthless.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ LOOK_S = 0.05
 
 
 class Saving:
-    """State of saving, in monotonic seconds: when the current save began (None if there is none), and when the last one
-    was complete."""
+    """State of saving, as times of `time.monotonic` in seconds. `since_s`: start of the current save, None if there is
+    none. `ended_s`: end of the last save."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None
@@ -53,12 +55,13 @@ SAVING = Saving()
 class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
-    `on_first`   called at the first signal
-    `on_second`  called at the second signal (None: it is ignored, since a terminal's Ctrl-C reaches a rank twice)
-    `on_late`    called if no step ends in time (None: no time limit)
-    `is_closing` returns whether another rank has exited, so that neither a step nor a checkpoint can be completed
-    `number`     the first signal
-    `raises`     a second signal raises KeyboardInterrupt in the main thread"""
+    `on_first`   function called at the first signal
+    `on_second`  function called at the second signal; None: it is ignored: a rank gets a terminal's Ctrl-C twice
+    `on_late`    function called if no step ends in time; None: no time limit
+    `is_closing` function that returns whether another rank has exited, so that no step or checkpoint can be completed
+    `number`     the first signal, None before it
+    `raises`     a second signal raises KeyboardInterrupt in the main thread
+    """
 
     def __init__(
         self,
@@ -99,8 +102,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Mark the work as done; later signals are ignored. If another rank has exited, exit immediately, because the
-        launcher would wait half a minute for this process."""
+        """Mark the work as done. Later signals are ignored, except that this process then exits immediately if another
+        rank has exited: the launcher would wait half a minute for this process."""
         self._is_finished = True
 
     def restore(self) -> None:
@@ -114,8 +117,8 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt at a second signal if `raises` is set. (The watching thread reads the signal's number
-        from the pipe and does everything else.)"""
+        """Handle a signal in the main thread: raise KeyboardInterrupt at a second one if `raises` is set. (The
+        watching thread reads the signal's number from the pipe and does everything else.)"""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True
@@ -161,8 +164,8 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. `begun_s`: when the first signal arrived. A save has a time limit of
-        its own; after it, the time starts again."""
+        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. A save has a
+        time limit of its own; after a save, the time begins again."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -174,13 +177,13 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved nothing: that of a failure if steps are lost
-    (`loses`), otherwise that of a process killed by the signal `number` (None: SIGTERM)."""
+    """Return the exit code of a run that a signal stopped and that saved nothing. If steps are lost (`loses`), it is
+    the code of a failure; otherwise the code of a process that the signal `number` killed (None: SIGTERM)."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:
-    """Return a text on why this process exits without saving the last steps."""
+    """Return the reason, for a message, why this process exits without saving the last steps."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
@@ -195,8 +198,8 @@ def exit_process(code: int) -> NoReturn:
 
 
 def end_loaders() -> None:
-    """Kill the data loader's processes. Otherwise they would notice only after five seconds that this process has
-    exited, and keep the pipe open by which the launcher sees the exit."""
+    """Kill the processes of the data loader. Otherwise they would notice only after five seconds that this process has
+    exited. Until then they would keep open the pipe by which the launcher notices the exit."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure

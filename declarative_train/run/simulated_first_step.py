@@ -1,8 +1,9 @@
-"""Simulated first step, rank by rank, in this process: the rows of each data-parallel rank, its outputs, loss and
-gradients, and the update that all of them give together.
+"""Simulated first step, one rank after the other, in this process: the rows of each data-parallel rank, its outputs,
+loss and gradients, and the update that follows from all of them.
 
-It uses the engine's code for the parts of a step, and the run's own start values and rows. Only the batch is smaller (a
-few rows per rank), and nothing is sent."""
+It uses the engine's code for the parts of a step, and the start values and rows of the run. Only the batch is smaller
+(a few rows per rank), and nothing is sent between ranks.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +43,10 @@ class RankPart:
     samples    numbers of its samples in the training set
     fields     values (B, ...) of its rows, by field
     values     values (B, ...) by name: outputs of the model, and values that pipeline stages send
-    returned   the gradient of each of `values` that has one
-    loss       mean loss of its rows; in `dp`, what these rows add to the loss of the batch
-    gradients  of the parameters in `RankedStep.shown`"""
+    returned   the gradient of each entry of `values` that has one
+    loss       mean loss of its rows; in `dp`, the share of these rows in the loss of the batch
+    gradients  gradients of the parameters in `RankedStep.shown`
+    """
 
     samples: Sequence[int]
     fields: Tensors
@@ -58,10 +60,12 @@ class RankPart:
 class RankedStep:
     """First step of a plan, with `rows` rows for each data-parallel rank.
 
-    shown       names of the parameters whose gradients are kept
-    gradients   of the shown parameters, after all ranks are combined and clipped as the recipe says
-    norm        of the gradients of all parameters, before clipping
-    lr          learning rates of the step, as text"""
+    shown          names of the parameters whose gradients are kept
+    gradients      gradients of these parameters, combined over all ranks, and clipped if the recipe says so
+    norm           norm of the gradients of all parameters, before clipping
+    lr             learning rates of the step, as text
+    before, after  values of these parameters before and after the update
+    """
 
     rows: int
     parts: Sequence[RankPart]
@@ -74,7 +78,8 @@ class RankedStep:
     after: Tensors
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
-        """Return the sum or the mean over the ranks of the gradient of a shown parameter, before clipping."""
+        """Return the gradient of a shown parameter, before clipping: the sum over the ranks, or with `mean` their
+        mean."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 
@@ -128,8 +133,8 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return the plan for one process in which each data-parallel rank's `rows` rows are one accumulation step. The
-    values that pipeline stages send are outputs of its graph."""
+    """Return a plan for one process that has `rows` rows for each data-parallel rank; the rows of a rank are one
+    accumulation step. The values that pipeline stages send are outputs of the graph."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,
@@ -152,7 +157,8 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the first and the last trained parameter; in a pipeline, the last one of each stage."""
+    """Return the names of the first and the last trained parameter; in a pipeline, of the last one of each stage
+    instead."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))

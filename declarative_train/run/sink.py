@@ -17,20 +17,20 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 class Sink(ABC):
     """Base class of sinks. Only rank 0 has sinks. The training loop calls `write`, which must not wait for a device or
-    a network. `is_record`: the sink is closed last and gets the notices on errors of other sinks' closing."""
+    a network. `is_record`: this sink is closed after the others, and gets the notices about errors in closing them."""
 
     is_record: ClassVar[bool] = True
     """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run. For classes in the table `SINKS`. It writes into `run_dir`; `quiet`: no progress in
-        the terminal. Raises OSError."""
+        """Open the sink for a run; for classes in the table `SINKS`. The sink writes into `run_dir`. `quiet`: show no
+        progress in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run. For classes in the table `CHOICES`. `settings`: the sink's keys under
+        """Open the sink for a run; for classes in the table `CHOICES`. `settings`: the sink's keys under
         `logging.sinks`. Raises OSError."""
         return cls.of_run(run_dir, True)
 
@@ -49,7 +49,7 @@ class Sink(ABC):
 
 
 def mask_secrets(event: Event) -> Event:
-    """Return the event with passwords and keys in its texts masked; `run_dir` stays as it is."""
+    """Return the event with passwords and keys masked in its texts. The path `run_dir` is not changed."""
     texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
     changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
     return replace(event, **changed) if changed else event

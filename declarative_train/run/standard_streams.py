@@ -71,7 +71,7 @@ def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
 
 def write_any_character() -> None:
     """Make stdout write characters that its encoding does not have as JSON escapes, instead of raising
-    UnicodeEncodeError. JSON output stays valid. (Python already does this for stderr.)"""
+    UnicodeEncodeError. So JSON output stays valid. (Python already does this for stderr.)"""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors == "strict":
         codecs.register_error("escape", _escape)

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 class DueActions(NamedTuple):
     """Actions that follow one step. `step` and `epoch` count from 1.
 
-    `num_rows`      real rows of the global batch; the last batch of an epoch may have fewer
+    `num_rows`      number of real rows of the global batch; the last batch of an epoch may have fewer than others
     `lr_factor`     factor of the lr schedule in this step
     `log`           the means since the last logging step are written
     `window_ends`   the next step begins new means
+    `evaluation`    the sets are evaluated
+    `checkpoint`    a checkpoint is saved
     `epoch_ends`    the step is the last of an epoch
     `closes_epoch`  the step is the last of an epoch, or of a run shorter than an epoch
     `anything`      at least one action needs values from the device
@@ -78,7 +80,8 @@ class StepSchedule:
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
         """Return the status for the event RunEnded of a session that ended after `step`: `stopped`, `finished` or
-        `early_stop`. `is_stopped`: by a request to stop. `ends_early`: by the recipe's early_stop."""
+        `early_stop`. `is_stopped`: a request to stop ended the session. `ends_early`: the recipe's early_stop ended
+        it."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"

@@ -1,8 +1,10 @@
-"""Agreement of all ranks to stop after the same step, before the last step.
+"""Agreement of all ranks to stop early, after the same step.
 
-A single process checks for a request after every step. With several ranks, a vote of each is summed over the ranks
-together with the losses, about once a second, or more often if the run logs more often. This sum also measures how many
-steps a second has, so that all ranks check after the same steps; a vote needs no communication of its own."""
+A single process checks for a request after every step. With several ranks, each rank's vote is summed over the ranks
+in the same message as the losses, so that it needs no communication of its own. This happens about once a second, or
+more often if the run logs more often. The sum also measures the number of steps per second, from which all ranks
+compute the same next step at which they check.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ class StopAgreement:
         self.reason: Reason | None = None
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
-        """Return the reason to stop after this step, or None. All ranks must call it after each step and get the same
-        result. `is_due`: the losses are summed after this step anyway."""
+        """Return the reason to stop after this step, or None. All ranks must call it after each step, and all get the
+        same result. `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the
+        losses are summed after this step in any case."""
         if self._num_ranks == 1:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

@@ -1,5 +1,5 @@
-"""Stragglers: ranks that are persistently slower than the others. Compared is the time of a step without waiting for
-others."""
+"""Stragglers: ranks that are persistently slower than the others. The time per step in which a rank does not wait for
+others is compared."""
 
 from __future__ import annotations
 

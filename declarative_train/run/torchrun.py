@@ -1,10 +1,11 @@
 """Ranks that a launcher started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
-Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The number of ranks must
-be that of the plan. The ranks first communicate through the launcher's store, because a rank's device and network
+Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The number of ranks
+must be that of the plan. The ranks first communicate through the launcher's store, because a rank's device and network
 depend on the plan. If the launcher has no store, rank 0 opens one, and exits last.
 
-Every rank exits by `os._exit`, so that the exit code and the report of torchrun are not changed."""
+Every rank exits by `os._exit`, so that the exit code and torchrun's report of it do not change.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +60,9 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks: a plan as JSON with the run's folder (`place`), or no plan and the code with
-    which all ranks exit. `device_kind`, `indices`: the devices of all ranks. `hosts`: the machine of each rank.
-    `notices`: lines to print."""
+    """Message of rank 0 to all ranks. It has either a plan as JSON and the run's folder (`place`), or no plan and the
+    exit code for all ranks (`code`). `device_kind`, `indices`: kind and numbers of the devices of all ranks. `hosts`:
+    the machine of each rank. `notices`: lines to print."""
 
     plan_json: str | None
     code: int
@@ -83,8 +84,9 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. `resume`, `max_steps`, `quiet`, `sinks`: as in `launch`. On rank 0,
-    `folder` is the run's folder (None: a new one), and `on_end` is called with the run's folder at the end."""
+    """Run this process as one rank and exit. `compile_plan`: function that rank 0 calls; it returns (plan or None,
+    exit code). `resume`, `max_steps`, `quiet`, `sinks`: the same as for `launch`. Only rank 0 uses `folder`, the run's
+    folder (None: a new one), and `on_end`, which it calls with the run's folder at the end."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -133,15 +135,15 @@ def run_as_rank(
 
 
 def _exit_late(context: FailureContext, watch: StopRequest) -> None:
-    """Exit, because no step ended in time after a request to stop. Only rank 0 prints it."""
+    """Exit, because no step ended in time after a request to stop. Only rank 0 prints the reason."""
     if context.rank == 0:
         say([unsaved_message(late_reason(), loses=context.has_stepped)])
     exit_process(code_without_save(context.has_stepped, watch.number))
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer; only the first rank that waits for them prints. (A rank that fails reports
-    itself.) `hosts`: the machine of each rank."""
+    """Print which ranks do not answer. Only the first of the ranks that wait for them prints. (A rank that fails
+    reports this itself.) `hosts`: the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -151,8 +153,9 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Wait until all `world` ranks are done, on rank 0 if it serves the store: a rank that reads from a closed store
-    would fail, and torch would print C++ frames."""
+    """Write to the store that this rank is done; on rank 0, wait for all `world` ranks. If a launcher serves the
+    store, do nothing. If rank 0 exited early, a rank that reads from the closed store would fail, and torch would
+    print C++ frames."""
     if has_agent_store():
         return
     if rank != 0:
@@ -175,9 +178,9 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Share in-memory sets between the ranks of this machine (`host`): its first rank prepares them, the others map
-    their memory. `hosts`: the machine of each rank. Raises DataError on the first rank; the other ranks then prepare
-    the sets themselves and get the same error."""
+    """Share in-memory sets between the ranks of this machine (`host`): the machine's first rank prepares them, and the
+    others map its memory. `hosts`: the machine of each rank. Raises DataError on the first rank; the other ranks then
+    prepare the sets themselves and get the same error."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)
@@ -208,8 +211,8 @@ class _Broadcaster:
         put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return the first damage in a checkpoint as text; None if it is undamaged. All ranks take part; each reads its
-        share of the files."""
+        """Return the first damage that is found in a checkpoint, as text; None if the checkpoint is undamaged. All
+        ranks take part; each reads its share of the files."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
@@ -238,9 +241,9 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile the recipe, and choose the devices, the run's folder and the checkpoint. Return the job for all ranks. It
-    runs on rank 0, the only rank that prints or writes here. `lasting`: store that lasts over restarts by the launcher;
-    after a restart, the run named in it is continued, whatever `resume` is."""
+    """Compile the recipe, and choose the devices, the run's folder and the checkpoint. Return the job for all ranks.
+    It runs on rank 0, the only rank that prints or writes here. `lasting`: store that is kept when the launcher
+    restarts the ranks. After a restart, the run that it names is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()
@@ -268,7 +271,7 @@ def _prepare(
 
 
 def check_world(plan: Plan, num_started: int) -> None:
-    """Raise RunFailure if the number of started ranks is not the plan's."""
+    """Raise RunFailure if the number of started ranks (`num_started`) differs from the number in the plan."""
     wanted, launcher = len(plan.layout.ranks), find_launcher()
     if wanted == num_started:
         return

@@ -23,7 +23,8 @@ REQUEST_S = 10  # time-out of one request to a server
 
 
 class BackgroundSink(Sink):
-    """Sink with a thread that calls `_send`, `_poll` and `_finish`, which may raise any exception."""
+    """Base class of sinks that write in a thread. A subclass defines `_send`, `_poll` and `_finish`, which the thread
+    calls; they may raise any exception."""
 
     is_record: ClassVar[bool] = False
     every_s: ClassVar[float] = SEND_S
@@ -43,7 +44,7 @@ class BackgroundSink(Sink):
         """Send all queued events. The first event of the first call is the RunStarted."""
 
     def _poll(self) -> None:
-        """Do periodic work. It is called every `every_s` after the first `_send`, also without new events."""
+        """Do periodic work. After the first `_send` it is called every `every_s` seconds, even without new events."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -55,7 +56,8 @@ class BackgroundSink(Sink):
             self._events.append(event)  # without waking the thread, which polls every `every_s`
 
     def flush(self) -> None:
-        """Wait until all queued events are sent, at most `wait_s`; the rest is sent later, unless the process dies."""
+        """Wait until all queued events are sent, but at most `wait_s` seconds. Events that are left are sent later,
+        unless the process dies."""
         with self._changed:
             self._num_asked += 1
             number = self._num_asked
@@ -108,7 +110,7 @@ class BackgroundSink(Sink):
 
 
 def read_run_id(path: Path) -> dict[str, Any]:
-    """Return the data that `write_run_id` wrote, with the run's id on a server; {} if there is no such file."""
+    """Return the data that `write_run_id` wrote, among them the run's id on a server; {} if there is no such file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -236,8 +236,9 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Return a line broken to `width` columns; None: unchanged. Continuation lines are indented; if the line begins
-    with a word and at least two spaces, to the column of the text after them."""
+    """Return a line broken into lines of at most `width` columns; unchanged if `width` is None. Continuation lines are
+    indented. If the line begins with a word and at least two spaces, they begin in the column of the text after
+    these."""
     if width is None or len(line) <= width:
         return line
     import textwrap
@@ -248,8 +249,8 @@ def wrap(line: str, width: int | None) -> str:
 
 
 def summarize(steps: Collection[StepDone]) -> dict[str, float]:
-    """Return the medians of the measured speed and the peak of the memory over these logging steps, under the names
-    that the plan's predictions have. A value that was never measured is left out."""
+    """Return the medians of the measured speed, and the peak of the memory, over these logging steps, under the names
+    of the plan's predictions. A value that was never measured is left out."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]
@@ -275,7 +276,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def format_speed(values: Mapping[str, float]) -> str:
-    """Return a text such as `12.3 ms a step, 9.50 GiB, MFU 45.0%`, without unknown values."""
+    """Return speed and memory as a text such as `12.3 ms a step, 9.50 GiB, MFU 45.0%`. Unknown values are left out."""
     forms = {"step_ms": "{:.3g} ms a step", "memory_gib": "{:.2f} GiB", "mfu": "MFU {:.1%}"}
     return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)
 
@@ -299,8 +300,8 @@ def progress_bar(stream: TextIO) -> Bar:
 
 
 def header(names: Sequence[str], width: int | None) -> tuple[list[str], dict[str, int]]:
-    """Return (the lines above the columns, the width of each column). If `width` is too small for the names, they are
-    broken after each `/`."""
+    """Return (the lines with the names of the columns, the width of each column). If `width` is too small for the
+    names, the names are broken after each `/`."""
     wide = {name: max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7 for name in names}
     if width is None or sum(wide.values()) <= width:
         return ["".join(f"{name:>{wide[name]}}" for name in names)], wide

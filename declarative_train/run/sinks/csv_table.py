@@ -1,7 +1,8 @@
-"""Sink that writes `metrics.csv`: a row per logged step and per evaluation; the columns have TensorBoard's names.
+"""Sink that writes `metrics.csv`: a row per logged step and per evaluation. The columns have TensorBoard's names.
 
-The header begins with the columns of training. The first evaluation of a set appends the set's columns, and the file is
-rewritten. A resumed run removes the rows after the step from which it resumes."""
+The header begins with the columns of training. The first evaluation of a set adds the columns of this set, and the
+file is rewritten. A resumed run removes the rows after the step from which it resumes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Row = Mapping[str, object]
 
 
 class CsvSink(Sink):
-    """Sink that writes the table at `path`. An undefined metric is `nan`; a value that was not measured is empty."""
+    """Sink that writes the table at `path`. An undefined metric is written as `nan`; a value that was not measured is
+    empty."""
 
     is_record: ClassVar[bool] = False
 

@@ -1,7 +1,8 @@
-"""Sink that writes JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them.
+"""Sink that writes JSON lines, one object per event, with the event's name under `event`. `dtrain trace` reads them.
 
-`Progress` and events that are only drawn are left out. A resumed run appends. Its `RunStarted` has the step from which
-it resumes (`first_step`), so a reader can drop what an earlier session wrote after this step."""
+`Progress` and events that exist only to be drawn are left out. A resumed run appends to the file. Its `RunStarted` has
+the step from which it resumes (`first_step`), so that a reader can drop what an earlier session wrote after this step.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Sink that appends to the file `path`. When `write` returns, the line is in the file, except for steps and epochs:
-    a crash may lose those of the last half second that are newer than the last checkpoint."""
+    """Sink that appends to the file `path`. When `write` returns, the line is in the file, except for steps and
+    epochs. A crash may lose the steps and epochs of the last half second, but none from before the last checkpoint."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -70,7 +71,7 @@ class JsonlSink(Sink):
             self._stream.close()
 
     def _write(self) -> None:
-        """Write the waiting events. Raises FileNotFoundError if the file was deleted, because the events would be
+        """Write the waiting events. Raises FileNotFoundError if the file was deleted, because its events would be
         lost."""
         if os.fstat(self._stream.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))

@@ -29,8 +29,8 @@ _STATES = {"finished": "FINISHED", "early_stop": "FINISHED", "stopped": "KILLED"
 
 
 class MlflowSink(BackgroundSink):
-    """Sink that writes to one MLflow run. `uri` None: MLFLOW_TRACKING_URI, otherwise a database in `folder`.
-    `experiment` None: the recipe's name."""
+    """Sink that writes to one MLflow run. `uri`: the server or database; None: MLFLOW_TRACKING_URI, otherwise a
+    database in `folder`. `experiment`: name of the experiment; None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -91,7 +91,7 @@ class MlflowSink(BackgroundSink):
             self._client.log_text(self._run_id, text, f"recipe/{name}")
 
     def _exists(self, run_id: str) -> bool:
-        """Return whether the server has the run: it may have been deleted there, or the database may be new."""
+        """Return whether the run exists on the server. It may have been deleted there, or the database may be new."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -119,8 +119,8 @@ class MlflowSink(BackgroundSink):
         return str(found.experiment_id)
 
     def _params(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log the hyper-parameters. Those that changed in a resumed run become tags, because MLflow refuses to change a
-        parameter."""
+        """Log the hyper-parameters. Those that a resumed run has changed become tags, because MLflow refuses to change
+        a parameter."""
         from mlflow.entities import Param
 
         there = self._client.get_run(self._run_id).data.params

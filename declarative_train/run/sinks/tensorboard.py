@@ -178,8 +178,8 @@ class EventWriter:
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
-        """Write images of the latest predictions of each set; unless `all_of_them`, at most every `DRAW_S` seconds,
-        since evaluations may be as frequent as steps."""
+        """Write images of the latest predictions of each set. Unless `all_of_them`, write the images of a set at most
+        every `DRAW_S` seconds, because evaluations may be as frequent as steps."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
             if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
@@ -233,7 +233,8 @@ def _to_markdown(prompt: str, text: str) -> str:
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
-    """Return {tag: value} of the peak memory: the largest over the ranks, and that of each rank if there are few."""
+    """Return {tag: value} of the peak memory: the largest peak of all ranks and, if there are few ranks, the peak of
+    each."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
     found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
@@ -259,7 +260,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return a Summary that has bytes as a string tensor under `tag`, for the TensorBoard plugin named `plugin`."""
+    """Return a Summary that has `content` as a string tensor under `tag`, for the TensorBoard plugin named `plugin`."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -298,7 +299,7 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
 
 
 def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Return (step, time, {tag: value}) of an event; {} for events without numbers."""
+    """Return (step, time, {tag: value}) of an event. The mapping is {} for events without numbers."""
     match event:
         case StepDone():
             return event.step, event.time_unix_s, step_scalars(event)
@@ -362,7 +363,8 @@ def session_end(event: RunEnded) -> Summary:
 
 
 def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str]) -> Summary:
-    """Return the columns of a sweep's table: the settings with the values that were tried, and the metrics by tag."""
+    """Return the columns of a sweep's table: the settings, each with the values that were tried, and the metrics by
+    tag."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -394,8 +396,8 @@ def best_values(event: RunEnded) -> dict[str, float]:
 
 
 def tag_of(name: str) -> str:
-    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`, so that it is in the
-    group of its set."""
+    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`. So TensorBoard shows
+    it in the group of its set."""
     if not name.startswith("best/"):
         return name
     _, group, rest = name.split("/", 2)

@@ -18,7 +18,7 @@ from declarative_train.run.sinks.tensorboard import scalars
 
 
 class WandbSink(BackgroundSink):
-    """Sink that writes to one W&B run. `project` None: the recipe's name."""
+    """Sink that writes to one W&B run. `project`: name of the project; None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -73,7 +73,7 @@ class WandbSink(BackgroundSink):
 
 
 def has_key() -> bool:
-    """Return whether W&B has an API key, so that it need not ask for one in the terminal."""
+    """Return whether W&B has an API key, so that it does not ask for one in the terminal."""
     import netrc
     from urllib.parse import urlsplit
 

@@ -1,1 +1,2 @@
-"""Folder of a run: its lock, the place of its checkpoints, and the run and checkpoint that a resume continues."""
+"""Folder of a run: its lock, the location of its checkpoints, and the choice of the run and checkpoint with which a
+resumed run continues."""

@@ -36,8 +36,9 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL for the folder of a new run below `remote`, the URL of a folder of runs. `checkpoints`: the place
-    of the run's checkpoints, None if it is in the run's folder; if it is below `remote` too, its folder is used."""
+    """Return the URL for the folder of a new run below `remote`, the URL of a folder of runs. `name`: the recipe's
+    name. `checkpoints`: the folder of the run's checkpoints, None if it is in the run's folder. If `checkpoints` is
+    below `remote` too, the folder around it is used."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -45,9 +46,9 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run's folder from `remote`, the URL of a folder of runs, into `runs` if there are more events at the URL
-    than here: the run of `folder`, or without one the newest run with this name. Return a notice if it was copied,
-    otherwise None. Raises the exceptions of the store's client."""
+    """Copy a run's folder from `remote`, the URL of a folder of runs, into `runs`. It is the run of `folder` or,
+    without `folder`, the newest run of the recipe `name`. Copy only if the URL has more events than this machine.
+    Return a notice if the folder was copied, otherwise None. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -77,8 +78,8 @@ def _copy_from(fs: Any, place: str, local: Path) -> None:
 
 @contextmanager
 def local_copies(url: str) -> Iterator[str]:
-    """Copy the files that commands read, from the URL of a run or a folder of runs, to a temporary folder, which is
-    removed at the end of the `with` block."""
+    """Copy the files that commands read from `url`, a run or a folder of runs, to a temporary folder, and yield its
+    path. The folder is removed at the end of the `with` block."""
     fs, base = file_system(url.rstrip("/"))
     fs.invalidate_cache()
     with tempfile.TemporaryDirectory() as scratch:
@@ -93,8 +94,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a copied folder belongs to a run that is still going: it was updated a short time ago and has not
-    ended."""
+    """Return whether `folder`, a copy, belongs to a run that is still running: the copy was updated a short time ago,
+    and does not say that the run has ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S
@@ -112,8 +113,8 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: record
-        at the URL that the run no longer writes. Raises the exceptions of the store's client."""
+        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: write
+        there that the run has ended. Raises the exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
             begun_s = time.monotonic()
@@ -167,8 +168,7 @@ class Upload:
 
 
 def main() -> int:
-    """Copy the folder named in the first line of standard input to its URL, until a second line or the end of standard
-    input."""
+    """Copy a folder to a URL until standard input has a second line or ends. Its first line names both."""
     about, ended = json.loads(sys.stdin.readline()), threading.Event()
 
     def wait() -> None:

@@ -5,8 +5,8 @@
 <checkpoint.dir>/<name>/<the same>/              if the recipe sets it: a folder, or a URL
     owner.json  checkpoints/step_00000120/
 
-All of this is decided before the ranks load anything, by the process that starts them: which run, that no other process
-writes to it, and its newest checkpoint whose checksums are right.
+The process that starts the ranks decides three things before they load anything: which run is continued, that no other
+process writes to this run, and which is its newest undamaged checkpoint.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder of a run, and the start of the run: a checkpoint (`entry`), or without one the plan with its initial
-    `weights`. `notices`, `warnings`: lines to print about this choice."""
+    """Folder of a run, and the start of the run: a checkpoint (`entry`) or, if `entry` is None, the start values of
+    the plan with its initial `weights`. `notices`, `warnings`: lines to print about this choice."""
 
     run_dir: Path
     entry: CheckpointEntry | None
@@ -72,8 +72,9 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Checkpoint to start from, and the run to continue. `run` None: the checkpoint starts a new run, and `why` is the
-    reason why its own run is not continued."""
+    """Checkpoint to start from (None: there is none), and the folder of the run to continue. `run` None: the
+    checkpoint starts a new run, and `why` is the reason why its own run is not continued. `passed_over`: reasons why
+    newer checkpoints were skipped."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -87,11 +88,13 @@ def open_place(
 ) -> RunPlace:
     """Create or find the run's folder, lock it and write the plan to it.
 
-    `look`: function (checkpoint) -> reason to skip it, or None. `folder`: the run's folder, in place of a new one among
-    the runs of the recipe; `resume` then continues the run in it.
+    `resume`: None for a new run, `auto`, or a path. `look`: function (checkpoint) -> reason to skip it, or None.
+    `folder`: the run's folder, in place of a new one among the runs of the recipe; with `resume`, the run in it is
+    continued.
 
-    Raises RunFailure, and leaves no new folder, if the given path has no checkpoint or one of another run, if all
-    checkpoints are damaged, if another process is running the run, or if the folder cannot be written."""
+    Raises RunFailure, and leaves no new folder, if the path `resume` has no checkpoint or one that does not fit the
+    plan, if all checkpoints are damaged, if another process is running the run, or if the folder cannot be written.
+    """
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
@@ -146,7 +149,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
-    """Write the plan. If an earlier session of this run had a different plan, that one is renamed to
+    """Write the plan to the run's folder. If an earlier session of this run had a different plan, rename that plan to
     `plan.<n>.json`."""
     path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
@@ -158,8 +161,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy the run to continue from `logging.dir`, if this is a URL with more of the run than this machine has. Return
-    a notice if it was copied, otherwise None. Raises RunFailure."""
+    """Copy the run to continue from `logging.dir`, if this is a URL that has more events of the run than this machine.
+    Return a notice if the run was copied, otherwise None. Raises RunFailure."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -170,8 +173,8 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL to which this run's folder is copied, which stays the same when it resumes; None if it is not
-    copied. `elsewhere`: the folder of the run's checkpoints, if it is not in the run's folder."""
+    """Return the URL to which this run's folder is copied; None if it is not copied. The URL stays the same when the
+    run resumes. `elsewhere`: the folder of the run's checkpoints, if they are not in the run's folder."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:
         return kept
@@ -179,9 +182,9 @@ def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
 
 
 def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | None) -> None:
-    """Write `run.json`, a summary for lists of runs, since reading a plan may take long. `elsewhere`: the folder of the
-    run's checkpoints, if it is not in the run's folder. `remote`: the URL to which the folder is copied, or None. The
-    time in it is the start of the first session."""
+    """Write `run.json`, a summary of the run for lists of runs, because reading a plan may take long. `elsewhere`: the
+    folder of the run's checkpoints, if they are not in the run's folder. `remote`: the URL to which the folder is
+    copied, or None. The time in the summary is the start of the first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
@@ -195,8 +198,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | No
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """Return (notices, warnings) on changes of the recipe since a checkpoint. Raises CheckpointFailure with the reasons
-    if the changes are refused."""
+    """Return (notices, warnings) about changes of the recipe since a checkpoint. Raises CheckpointFailure, with the
+    reasons, if a change is not allowed when a run resumes."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
@@ -232,8 +235,8 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """Create an empty folder for a run and return it; runs that start at the same time get different folders. With
-    `folder`, use that one, and create it if it does not exist. Raises OSError."""
+    """Create an empty folder for a new run and return it. Runs that start at the same time get different folders. With
+    `folder`, use that folder, and create it if it does not exist. Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -252,8 +255,8 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
 
 
 def _time_of_next(runs: Path) -> str:
-    """Return the time with which the name of a new run begins: now, or one second after the newest run (by name) if
-    this machine's clock is behind."""
+    """Return the time with which the name of a new run begins: now or, if the newest run has a later time in its name
+    (this machine's clock is behind), one second after that time."""
     now = datetime.now()
     for path in runs.iterdir():
         with suppress(ValueError):  # it is not named by its time
@@ -263,8 +266,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the part of a folder's name that shows how the run differs from the first run that still exists. The same
-    recipe always gets the same label."""
+    """Return the part of a new folder's name that shows how the run differs from the first run in `runs`. The label of
+    a recipe stays the same as long as that run exists."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -279,8 +282,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and run to continue in the folder that the user named for the run; a `ResumePoint` without
-    a checkpoint if there is none. Raises RunFailure if the folder has a run but `resumes` is False."""
+    """Return the checkpoint and the run to continue in `folder`, which the user named for the run. Return a
+    `ResumePoint` without a checkpoint if there is none. Raises RunFailure if the folder has a run but `resumes` is
+    False."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
@@ -300,8 +304,8 @@ def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePo
 
 
 def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and run to continue for a path: a checkpoint, a run's folder, its folder of checkpoints, or
-    a folder of runs. Raises RunFailure."""
+    """Return the checkpoint and the run to continue at `path`, which may be a checkpoint, a run's folder, its folder
+    of checkpoints, or a folder of runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
@@ -322,9 +326,9 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest run in a folder that has a complete checkpoint, with this checkpoint; None if no run has a
-    checkpoint. Raises RunFailure if a newer run is still running, and NoWholeCheckpoint if all checkpoints are
-    damaged."""
+    """Return, with its newest complete checkpoint, the newest run in a folder of runs that has one; None if no run has
+    a checkpoint. Raises RunFailure if another process is running this run or a newer one, and NoWholeCheckpoint if all
+    checkpoints are damaged."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
@@ -344,8 +348,9 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest complete checkpoint in `root`, the checkpoints of a run; None if there is none. If the run has
-    no folder on this machine, a new run starts from the checkpoint. Raises NoWholeCheckpoint if all are damaged."""
+    """Return the newest undamaged checkpoint in `root`, the folder of a run's checkpoints; None if `root` has no
+    checkpoint. If the run's folder is not on this machine, the checkpoint starts a new run. Raises NoWholeCheckpoint
+    if all checkpoints are damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -360,8 +365,8 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at a path as the start. If its run has newer checkpoints, a new run starts from it, so that
-    these are not overwritten. Raises CheckpointFailure if it is damaged."""
+    """Return the checkpoint at `path` as the start. If its run has newer checkpoints, the checkpoint starts a new run,
+    so that the newer ones are not overwritten. Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
@@ -387,8 +392,8 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
 
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest checkpoint in `checkpoint.dir` of a run without a folder on this machine; None if there is
-    none. A new run starts from it, because the old one may still be running elsewhere."""
+    """Return the newest undamaged checkpoint in `checkpoint.dir` of this recipe's runs, none of which has a folder on
+    this machine; None if there is none. It starts a new run, because its own run may still be running elsewhere."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)

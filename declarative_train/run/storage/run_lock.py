@@ -1,7 +1,9 @@
-"""Lock on a run's folder, so that only one process writes to the run. The lock file names the process that has the
-lock.
+"""Lock on a run's folder, so that only one process writes to the run. The lock file names the process that has locked
+the folder.
 
-Forked ranks and loader workers inherit the lock, so it lasts until the last of them has exited, for whatever reason."""
+Forked ranks and loader workers inherit the lock. So it lasts until the last of them has exited, whatever the reason of
+the exit.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process th
 
 
 class RunLock:
-    """Lock on one run's folder. While the lock lasts, the folder may be copied to a URL (`upload`). `is_held` stays
-    False if the file system does not support locks."""
+    """Lock on one run's folder. While the folder is locked, it may also be copied to a URL (`upload`). `is_held`: this
+    process has the lock; always False if the file system does not support locks."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
@@ -51,7 +53,7 @@ class RunLock:
         return None
 
     def upload(self, run_dir: Path, url: str) -> None:
-        """Start to copy the folder to a URL; the copying ends when the lock is released."""
+        """Start to copy the folder to a URL. The copying ends when the lock is released."""
         if self._upload is None:
             self._upload = Upload(run_dir, url)
 
@@ -63,8 +65,8 @@ class RunLock:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether a process has the lock of a run: a process of this machine or, if the file system shares locks, of
-    another one."""
+    """Return whether a process has locked a run: a process of this machine or, if the file system shares locks, of
+    another machine."""
     try:
         with open(run_dir / LOCK, "rb") as file:
             return not try_lock(file.fileno(), shared=True)
@@ -73,8 +75,8 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
-    """Return whether the run of a lock's `holder` may still be running: the process that started it exists, or is on
-    another machine. If it has exited, the ranks exit soon."""
+    """Return whether the run that has the lock may still be running: the process that started it exists, or is on
+    another machine. (If that process has exited, its ranks exit soon.) `holder`: the content of the lock file."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
