@@ -27,6 +27,7 @@ WHOLE = len(
 )  # gradients of a sharded model before the reduction, whose size does not depend on the number of ranks
 KINDS = len(CLASSES) + 1
 _COMMUNICATES = ("c10d", "_c10d_functional", "fsdp")
+_DEVICE = torch.ops.prim.device.default
 _TO_REDUCE = "fsdp::chunk_cat"  # its inputs are whole gradients
 _REDUCE_SCATTER = "c10d::_reduce_scatter_base_"  # gloo reduces a copy of the whole input, then splits it
 _SPLIT = "aten::split.Tensor"
@@ -123,6 +124,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.total)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:  # most calls: torch asks a fake tensor for its device before each operation
+            return args[0].fake_device
         name = func.name()
         if name == _SPLIT:
             self._find_copy(args[0])
