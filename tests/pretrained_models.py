@@ -1,9 +1,10 @@
-"""`python -m tests.pretrained_models [--check] [--tensor] [CLASS ...]`: models of transformers as nodes of recipes.
+"""`python -m tests.pretrained_models [--check] [--AXIS] [CLASS ...]`: models of transformers as nodes of recipes.
 
 Every language model, encoder and vision model is made from a tiny random config, written by `save_pretrained`, read by
 `from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. A
-language model is also divided over two ranks of `tensor`. The table is docs/transformers-models.md. With CLASS: the
-rows of those alone. With --check: the page is only compared. With --tensor: only the column `tensor: 2` is made.
+language model is also divided over two ranks of `tensor`, and of `expert`. The table is docs/transformers-models.md.
+With CLASS: the rows of those alone. With --check: the page is only compared. With --tensor or --expert: only the
+columns of these axes are made.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import yaml
 from transformers.models.auto import modeling_auto as auto
 
 import declarative_train as dt
-from declarative_train.core.cuts import LayerCut
+from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.libraries.modules.division import UNNAMED
@@ -43,13 +44,14 @@ ROWS, TOKENS, VOCABULARY, SIDE, CLASSES = 16, 16, 64, 64, 3
 MOST_PARAMETERS = 20_000_000
 LIMIT_S = 120
 WORKS = "yes"
-TENSOR_KIND = "Language models"
-TENSOR = """\
-The column `tensor: 2` has the share of the parameters that two ranks of the axis `tensor` divide, by the library's
-`base_model_tp_plan`, and why attention, a feed-forward network or an embedding stays whole. {shares} of {rows} are
-divided: outputs and gradients are those of the undivided model, to 1e-9 in float64. The library's
-`base_model_pp_plan` is not used for any class, since a node is in one stage of a pipeline, and its
-`base_model_ep_plan` is not, since the axis `expert` divides layers `moe` only; `tensor` divides experts by features.\
+DIVIDED_KIND = "Language models"
+COLUMNS: dict[str, CutKind] = {"tensor": "inside", "expert": "experts"}
+DIVIDED = """\
+The columns `tensor: 2` and `expert: 2` have the share of the parameters that two ranks of the axis divide, by the
+library's `base_model_tp_plan` and `base_model_ep_plan`, and why others stay whole: for `tensor` attention, a
+feed-forward network or an embedding; for `expert` the whole model. {tensor} and {expert} of {rows} are divided: outputs
+and gradients are those of the undivided model, to 1e-9 in float64. The library's `base_model_pp_plan` is not used for
+any class, since a node is in one stage of a pipeline.\
 """
 
 _SIZES = {
@@ -57,7 +59,7 @@ _SIZES = {
     "d_embed hidden_dim attention_hidden_size word_embed_proj_dim projection_dim lru_width decoder_hidden_dim",
     64: "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim d_inner ffn_hidden_size mlp_dim n_ctx "
     "feed_forward_size intermediate_size_mlp vocab_size max_position_embeddings n_positions max_seq_len seq_length "
-    "text_vocab_size block_ff_dim vocab_size_per_layer_input",
+    "text_vocab_size block_ff_dim vocab_size_per_layer_input image_size img_size",
     2: "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_blocks "
     "num_decoder_layers num_experts_per_tok num_experts_per_token moe_topk top_k_experts num_hidden_groups moe_k "
     "num_frames",
@@ -69,7 +71,6 @@ _SIZES = {
     "global_head_dim attention_head_dim rotary_dim swa_head_dim swa_v_head_dim hidden_size_per_layer_input",
     1: "n_group topk_group first_k_dense_replace",
     0: "num_kv_shared_layers",
-    SIDE: "image_size img_size",
 }
 _FILMS = ("timesformer", "videomae", "videoprism_vision_model", "vivit")
 SMALL = {name: size for size, names in _SIZES.items() for name in names.split()}
@@ -190,7 +191,7 @@ class FailureError(Exception):
 
 @contextlib.contextmanager
 def failing(step: str) -> Iterator[None]:
-    """Whatever goes wrong in a step, and a step that lasts too long, is a FailureError."""
+    """Raise a FailureError for anything that goes wrong in a step, and for a step that lasts too long."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {LIMIT_S} s")
@@ -322,9 +323,10 @@ def walk_apart(model: Model) -> str:
             os.chdir(before)
 
 
-def divide(model: Model) -> str:
-    """Return the share of the parameters that two ranks of `tensor` divide, and why others stay whole; or why it does
-    not work."""
+def divide(model: Model, axis: str) -> str:
+    """Return the share of the parameters that two ranks of `axis` divide, and why others stay whole; or why it does not
+    work."""
+    kind = COLUMNS[axis]
     try:
         with failing("transformers cannot make it from a tiny config"):
             config = config_of(model)
@@ -334,16 +336,17 @@ def divide(model: Model) -> str:
         layer, inputs = Transformers.from_data(data), {"main": TensorSpec((TOKENS,), "int64", num_values=VOCABULARY)}
         with failing("refused"):
             module = bare(layer, inputs)
-            cut = layer.cut("inside", inputs, SIZE)
+            cut = layer.cut(kind, inputs, SIZE)
         if not isinstance(cut, LayerCut):
-            return f"whole: {cut}"
+            return f"whole: {cut or f'transformers has no expert plan for a `{model.name}`'}"
         tokens = torch.randint(3, VOCABULARY, (2, TOKENS), generator=torch.Generator().manual_seed(0))
-        has_experts = any(part.kind == "hidden" for part in cut.parts.values())  # float64 has no grouped product
+        # float64 has no grouped product
+        has_experts = any(part.kind in ("hidden", "experts") for part in cut.parts.values())
         is_narrow = model.name in IN_FLOAT32
         tried = [*[(torch.float64, 1e-9)] * (not is_narrow), *[(torch.float32, 1e-3)] * (is_narrow or has_experts)]
         for dtype, most in tried:
             with failing(f"in {dtype}"), use_float64():
-                if (difference := compare(layer, inputs, tokens, dtype)) > most:
+                if (difference := compare(layer, inputs, tokens, dtype, kind)) > most:
                     raise FailureError(f"differs by {difference:.0e} in {dtype}")
     except FailureError as problem:
         return str(problem)
@@ -361,16 +364,16 @@ IN_FLOAT32 = ("Inkling2ForCausalLM", "KimiLinearForCausalLM")
 _WITHOUT_NUMBERS = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-def divide_apart(model: Model) -> str:
+def divide_apart(model: Model, axis: str) -> str:
     """Divide a model, and print nothing."""
     with contextlib.redirect_stderr(io.StringIO()):
-        return divide(model).replace("|", "/")
+        return divide(model, axis).replace("|", "/")
 
 
-def divide_all(models: Sequence[Model]) -> Iterator[tuple[Model, str]]:
+def divide_all(models: Sequence[Model], axis: str) -> Iterator[tuple[Model, str]]:
     """Yield (model, result of `divide`), from two processes."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=silence) as pool:
-        yield from zip(models, pool.map(divide_apart, models), strict=True)
+        yield from zip(models, pool.map(divide_apart, models, [axis] * len(models)), strict=True)
 
 
 def silence() -> None:
@@ -379,8 +382,8 @@ def silence() -> None:
     torch.set_num_threads(1)
 
 
-def page(results: dict[Model, str], divided: dict[str, str]) -> str:
-    """Return the text of the page."""
+def page(results: dict[Model, str], divided: dict[str, dict[str, str]]) -> str:
+    """Return the text of the page. `divided`: axis -> class -> cell."""
     passed = sum(each == WORKS for each in results.values())
     lines = [
         "# Models of transformers",
@@ -396,14 +399,17 @@ def page(results: dict[Model, str], divided: dict[str, str]) -> str:
     ]
     for kind in dict.fromkeys(each.kind for each in results):
         rows = sorted((each for each in results if each.kind == kind), key=lambda each: each.name.lower())
-        if kind != TENSOR_KIND:
+        if kind != DIVIDED_KIND:
             lines += ["", f"## {kind}", "", "| class | `model_type` | passes |", "|---|---|---|"]
             lines += [f"| {each.name} | {each.type} | {results[each]} |" for each in rows]
             continue
-        shares = sum(divided[each.name][0].isdigit() for each in rows)
-        lines += ["", f"## {kind}", "", *TENSOR.format(shares=shares, rows=len(rows)).splitlines(), ""]
-        lines += ["| class | `model_type` | passes | `tensor: 2` |", "|---|---|---|---|"]
-        lines += [f"| {each.name} | {each.type} | {results[each]} | {divided[each.name]} |" for each in rows]
+        shares = {axis: sum(cells[each.name][0].isdigit() for each in rows) for axis, cells in divided.items()}
+        lines += ["", f"## {kind}", "", *DIVIDED.format(rows=len(rows), **shares).splitlines(), ""]
+        lines += [f"| class | `model_type` | passes |{''.join(f' `{axis}: 2` |' for axis in divided)}"]
+        lines += [f"|---|---|---|{'---|' * len(divided)}"]
+        for each in rows:
+            cells = [each.name, each.type, results[each], *(found[each.name] for found in divided.values())]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -412,9 +418,10 @@ def rows_of(text: str) -> dict[str, str]:
     return {name: cells[0] for name, cells in _cells(text)}
 
 
-def divisions_of(text: str) -> dict[str, str]:
-    """Return what a page has in the column `tensor: 2`, by class."""
-    return {name: cells[1] for name, cells in _cells(text) if len(cells) > 1}
+def divisions_of(text: str) -> dict[str, dict[str, str]]:
+    """Return what a page has in the columns of the axes: axis -> class -> cell."""
+    rows = [(name, cells[1:]) for name, cells in _cells(text) if len(cells) > 1]
+    return {axis: {name: cells[at] for name, cells in rows if at < len(cells)} for at, axis in enumerate(COLUMNS)}
 
 
 def _cells(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -428,21 +435,24 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.pretrained_models")
     parser.add_argument("names", nargs="*", metavar="CLASS")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--tensor", action="store_true")
+    for axis in COLUMNS:
+        parser.add_argument(f"--{axis}", dest="axes", action="append_const", const=axis)
     given = parser.parse_args(arguments)
     silence()
     chosen = [model for model in models() if not given.names or model.name in given.names]
     walked: dict[Model, str] = {}
-    for model in chosen if not given.tensor else ():
+    for model in chosen if not given.axes else ():
         walked[model] = walk_apart(model).replace("|", "/")
         print(f"{model.name}: {walked[model]}", flush=True)
     before = PAGE.read_text() if PAGE.exists() else ""
     known, divided = rows_of(before), divisions_of(before)
-    for model, result in divide_all([each for each in chosen if each.kind == TENSOR_KIND]):
-        divided[model.name] = result
-        print(f"{model.name}, tensor 2: {result}", flush=True)
+    for axis in given.axes or COLUMNS:
+        for model, result in divide_all([each for each in chosen if each.kind == DIVIDED_KIND], axis):
+            divided[axis][model.name] = result
+            print(f"{model.name}, {axis} 2: {result}", flush=True)
     results = {each: walked.get(each, known.get(each.name, "not tried")) for each in models()}
-    text = page(results, {each.name: divided.get(each.name, "not tried") for each in results})
+    untried = {each.name: "not tried" for each in results}
+    text = page(results, {axis: untried | found for axis, found in divided.items()})
     if given.check and text != before:
         print(f"{PAGE.name} differs from what is found: run `python -m tests.pretrained_models`")
         return 1

@@ -1,5 +1,6 @@
-"""Ranks of the `tensor` axis as threads of this process: each has its part of a model, and they exchange tensors
-through memory. `compare` says how far their outputs and gradients are from those of the undivided model.
+"""Ranks of the axes `tensor` and `expert` as threads of this process: each has its part of a model, and they
+exchange tensors through memory. `compare` says how far their outputs and gradients are from those of the undivided
+model.
 
 Models of transformers compute norms and probabilities in float32, whose rounding hides small differences; `use_float64`
 makes them compute in float64.
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters
-from declarative_train.core.cuts import LayerCut, RankCut
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
+from declarative_train.core.cuts import CutKind, LayerCut, RankCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.engine.collectives import MeshPosition, Ranks
 from declarative_train.engine.step.model_preparation import materialise
@@ -56,6 +58,11 @@ class ThreadPeers(Ranks):
 
     def gather(self, tensor: Tensor) -> Tensor:
         return torch.cat(self._meeting.exchange(self.rank, tensor), -1)
+
+    def exchange(self, tensor: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        sizes = self._meeting.exchange(self.rank, torch.tensor(sent))
+        rows = self._meeting.exchange(self.rank, tensor)
+        return torch.cat([each.split(size.tolist())[self.rank] for each, size in zip(rows, sizes, strict=True)])
 
 
 def run_on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> None:
@@ -112,37 +119,44 @@ def place_of(peers: ThreadPeers) -> MeshPosition:
     return place  # type: ignore[no-any-return]
 
 
-def compare(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype) -> float:
+def compare(
+    layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype, kind: CutKind = "inside"
+) -> float:
     """Return the largest difference of two ranks' outputs and gradients from those of the undivided model, relative to
-    the largest value of each tensor, with a floor of 1e-6 of the largest gradient. The model is in evaluation mode,
-    since threads would draw different random numbers."""
-    cut, meeting = layer.cut("inside", inputs, SIZE), Meeting(SIZE)
+    the largest value of each tensor, with a floor of 1e-6 of the largest gradient. `kind`: "inside" for ranks of
+    `tensor`, "experts" for ranks of `expert`, each of which reads its half of the samples. The model is in evaluation
+    mode, since threads would draw different random numbers."""
+    cut, meeting = layer.cut(kind, inputs, SIZE), Meeting(SIZE)
     assert isinstance(cut, LayerCut)
     whole = build_node(layer, inputs)
     whole.load_state_dict(draw_model(layer, inputs, 0).state_dict())
-    ranks = [_divide(layer, inputs, cut, ThreadPeers(meeting, rank, SIZE), whole) for rank in range(SIZE)]
-    given = [tokens, *[None] * (len(layer.ports) - 1)]
+    ranks = [_divide(layer, inputs, cut, kind, ThreadPeers(meeting, rank, SIZE), whole) for rank in range(SIZE)]
     for model in (whole, *ranks):
         _prepare(model, dtype)
+    rows = [slice(None)] * SIZE
+    if kind == "experts":
+        half = len(tokens) // SIZE
+        rows = [slice(rank * half, (rank + 1) * half) for rank in range(SIZE)]
     outputs: list[Any] = [None] * SIZE
 
     def call(rank: int) -> Callable[[], None]:
         def step() -> None:
-            outputs[rank] = _step(ranks[rank], given)
+            outputs[rank] = _step(ranks[rank], layer, tokens, rows[rank])
 
         return step
 
-    wanted, gradients = _step(whole, given)
+    wanted, gradients = _step(whole, layer, tokens, slice(None))
     run_on_threads(meeting, [call(rank) for rank in range(SIZE)])
-    largest = max(_difference(wanted, output, float(wanted.abs().max())) for output, _ in outputs)
+    top = float(wanted.abs().max())
+    largest = max(_difference(wanted[part], output, top) for part, (output, _) in zip(rows, outputs, strict=True))
     top = max(float(item.abs().max()) for item in gradients.values() if item is not None)
     for name, gradient in gradients.items():
         parts = [found[name] for _, found in outputs]
         if gradient is None:
             assert all(part is None for part in parts), name
             continue
-        if name in cut.summed:
-            parts = [sum(parts)] * SIZE
+        if name in cut.summed or (kind == "experts" and name not in cut.parameters):
+            parts = [sum(part for part in parts if part is not None)] * SIZE
         scale = max(float(gradient.abs().max()), 1e-6 * top)
         for rank, part in enumerate(parts):
             if name not in cut.parameters:
@@ -154,12 +168,20 @@ def compare(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tenso
 
 
 def _divide(
-    layer: Transformers, inputs: Mapping[str, TensorSpec], cut: LayerCut, peers: ThreadPeers, whole: nn.Module
+    layer: Transformers,
+    inputs: Mapping[str, TensorSpec],
+    cut: LayerCut,
+    kind: CutKind,
+    peers: ThreadPeers,
+    whole: nn.Module,
 ) -> nn.Module:
     """Return one rank's part of a model, with the values of `whole`."""
     with torch.device("meta"):
         module: Any = build_node(layer, inputs)
-    module.divide_parts({name: part.kind for name, part in cut.parts.items() if part.kind}, TensorRanks(peers))
+    if kind == "experts":
+        module.divide_experts(list(cut.parts), ExpertRanks(peers))
+    else:
+        module.divide_parts({name: part.kind for name, part in cut.parts.items() if part.kind}, TensorRanks(peers))
     cuts = {name: RankCut(each, peers.rank, peers.size) for name, each in cut.parameters.items()}
     cut_parameters(module, cuts)
     materialise([module], torch.device("cpu"))
@@ -186,10 +208,14 @@ def _prepare(model: Any, dtype: torch.dtype) -> None:
         choose("eager")  # the grouped product has no float64
 
 
-def _step(model: nn.Module, inputs: Sequence[Tensor | None]) -> tuple[Tensor, dict[str, Tensor | None]]:
-    output = model(*inputs)
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    (output * weights).sum().backward()
+def _step(
+    model: nn.Module, layer: Transformers, tokens: Tensor, rows: slice
+) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """Return the outputs for these rows of `tokens`, and the gradients of a sum of all outputs with random weights."""
+    output = model(tokens[rows], *[None] * (len(layer.ports) - 1))
+    shape = (len(tokens), *output.shape[1:])
+    weights = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    (output * weights[rows]).sum().backward()
     return output.detach(), {name: item.grad for name, item in model.named_parameters()}
 
 

@@ -54,11 +54,13 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` axis. `kind`:
-    how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why."""
+    """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` or `expert`
+    axis. `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for the
+    experts in a model of a library, the number of elements that are sent to them per position."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
+    sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,21 @@ class Cuts:
     @property
     def of_experts(self) -> frozenset[str]:
         """Names of the parameters that the ranks of `expert` divide; the ranks of `tensor` divide all others."""
-        paths = tuple(f"{path}." for path, node in self.nodes.items() if node.kind == "experts")
+        paths = tuple(f"{path}." for path, node in self.with_parts() if node.kind == "experts")
         return frozenset(name for name in self.parameters if name.startswith(paths))
+
+    def with_experts(self, path: str, found: LayerCut) -> Cuts:
+        """Return the cuts in which the ranks of `expert` divide the layer at `path` as `found` says, or the parts that
+        it names of a library's model. The ranks of `tensor` do not divide these."""
+        own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
+        return replace(
+            self,
+            nodes={**self.nodes, path: NodeCut(found.kind)},
+            parameters={name: cut for name, cut in self.parameters.items() if not name.startswith(own)}
+            | {f"{path}.{name}": cut for name, cut in found.parameters.items()},
+            summed=tuple(name for name in self.summed if not name.startswith(own)),
+            parts={**self.parts, path: {**self.parts.get(path, {}), **found.parts}} if found.parts else self.parts,
+        )
 
 
 @dataclass(frozen=True, slots=True)

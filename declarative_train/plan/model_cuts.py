@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from declarative_train.core.cuts import NodeCut
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.cuts import Cuts, DivisionInput, HeadKind, derive_cuts
 from declarative_train.graph.expert_cuts import find_expert_cuts
@@ -36,20 +35,16 @@ def divide_model(
 
 def _divide_experts(layout: LayoutPlan, recipe: Recipe, lowered: Lowered) -> tuple[LayoutPlan, list[Diagnostic]]:
     cuts = layout.cuts or Cuts()
-    nodes, names = dict(cuts.nodes), dict(cuts.parameters)
     span, diagnostics = recipe.span("parallelism.expert"), []
     found = dict(find_expert_cuts(lowered.graph, layout.size("expert"), recipe.plugins))
     for path, cut in found.items():
         if isinstance(cut, str):
             diagnostics.append(experts_do_not_divide(span, path, cut))
-            continue
-        nodes[path] = NodeCut(cut.kind)
-        names = {name: each for name, each in names.items() if not name.startswith(f"{path}.")}
-        names |= {f"{path}.{name}": each for name, each in cut.parameters.items()}
+        else:
+            cuts = cuts.with_experts(path, cut)
     if not found:
-        diagnostics.append(no_experts(span))
-    summed = tuple(name for name in cuts.summed if not name.startswith(tuple(f"{path}." for path in found)))
-    return replace(layout, cuts=replace(cuts, nodes=nodes, parameters=names, summed=summed)), diagnostics
+        diagnostics.append(no_experts(span, list(_library_nodes(lowered.graph))))
+    return replace(layout, cuts=cuts), diagnostics
 
 
 def _divide_layers(

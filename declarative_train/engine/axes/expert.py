@@ -1,23 +1,21 @@
 """Expert parallelism, the `expert` axis: ranks with different rows, each of which has part of the experts of every
 mixture.
 
-A layer `moe` sends each row to the ranks of the row's experts and receives the results (`ExpertRanks`). So the
-gradients of an expert include the rows of all ranks of the axis. They are averaged only over the ranks with a copy of
-the same expert, and divided by the number of all ranks with different rows, as all gradients are. Other parameters are
-whole on every rank, or sharded over `shard` and `expert` together."""
+A layer `moe`, or the mixture in a library's model, sends each row to the ranks of the row's experts and receives the
+results (`ExpertRanks`). So the gradients of an expert include the rows of all ranks of the axis. They are averaged only
+over the ranks with a copy of the same expert, and divided by the number of all ranks with different rows, as all
+gradients are. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from declarative_train.components.layers.modules.divided import set_cuts
+from declarative_train.components.layers.modules.divided import cut_parameters
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
-from declarative_train.components.layers.modules.moe import MoeModule
 from declarative_train.core.cuts import RankCut
 from declarative_train.engine.axes.gradient_sync import GradientSync, norm_of_parts
 from declarative_train.engine.axes.replicate import average_gradients
@@ -38,19 +36,16 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
     """Replace the experts of a model on the meta device by those of this rank."""
     assert place.expert is not None
     peers, model = ExpertRanks(place.expert), held.model
-    made: dict[torch.Tensor, nn.Parameter] = {}
     for path, node in cuts.nodes.items():
-        if node.kind != "experts" or not has_module(model, path):
+        if not has_module(model, path):
             continue
-        part = model.get_submodule(path)
-        assert isinstance(part, MoeModule)
-        part.divide_experts(peers)
-        own = {
-            name: cut
-            for name in dict(part.experts.named_parameters())
-            if (cut := cuts.parameters.get(f"{path}.experts.{name}")) is not None
-        }
-        set_cuts(part.experts, {name: RankCut(cut, peers.index, peers.size) for name, cut in own.items()}, made)
+        part: Any = model.get_submodule(path)
+        if node.kind == "experts":
+            part.divide_experts(peers)
+        elif node.kind == "inside":
+            part.divide_experts([name for name, cut in cuts.parts[path].items() if cut.kind == "experts"], peers)
+    own = {name: RankCut(cuts.parameters[name], peers.index, peers.size) for name in cuts.of_experts}
+    cut_parameters(model, own)
 
 
 def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:

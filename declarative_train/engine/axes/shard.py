@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from declarative_train.components.layers.modules.moe import MoeModule
+from declarative_train.components.layers.modules.expert_ranks import OwnExperts
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.engine.step.model_preparation import unit_modules
@@ -67,8 +67,8 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """Yield the submodules of `modules` that contain the experts of this rank; the other ranks of `expert` have other
     experts."""
     for part in (part for module in modules for part in module.modules()):
-        if isinstance(part, MoeModule):
-            yield part.experts
+        if isinstance(part, OwnExperts):
+            yield part
 
 
 def groups(

@@ -43,7 +43,8 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
         part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
         between = _tensor_ranks(place, tokens)
         if node.kind == "inside":
-            part.divide_parts({name: cut.kind for name, cut in cuts.parts[path].items() if cut.kind}, between)  # type: ignore[operator]
+            own = {name: cut.kind for name, cut in cuts.parts[path].items() if cut.kind not in ("", "experts")}
+            part.divide_parts(own, between)  # type: ignore[operator]
         elif isinstance(part, nn.Linear):
             divided = divide_linear(part, node.kind, between)
             for module in held.modules:
@@ -55,8 +56,8 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
         if has_module(model, path) and not cuts.nodes.get(path, NodeCut("")).kind:
             _convert_tokens(model.get_submodule(path), tokens, ranks)
     of_experts = cuts.of_experts
-    own = {name: cut for name, cut in cuts.parameters.items() if name not in of_experts}
-    cut_parameters(model, {name: RankCut(cut, ranks.index, ranks.size) for name, cut in own.items()})
+    mine = {name: cut for name, cut in cuts.parameters.items() if name not in of_experts}
+    cut_parameters(model, {name: RankCut(cut, ranks.index, ranks.size) for name, cut in mine.items()})
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:

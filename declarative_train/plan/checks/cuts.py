@@ -5,7 +5,7 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.span import Span
@@ -33,7 +33,8 @@ def nothing_is_divided(span: Span, reasons: Mapping[str, str], what: str = "no l
 def experts_do_not_divide(span: Span, path: str, reason: str) -> Diagnostic:
     """experts-do-not-divide (P111)
 
-    Finds: an `expert` axis whose number of ranks does not divide the experts of a layer.
+    Finds: an `expert` axis whose number of ranks does not divide the experts of a layer, or a model of transformers
+           whose experts cannot be divided in the way of the library's plan (transformers-models.md).
     Why:   each rank holds the same number of experts, so that the ranks send as much as they receive where the experts
            are used equally.
     Diff:
@@ -43,13 +44,15 @@ def experts_do_not_divide(span: Span, path: str, reason: str) -> Diagnostic:
     +   parallelism: {expert: 4}
     +   layout: {gpus: 4}
     """
-    return error("P111", span, f"`{path}`: {reason}", "use a number of ranks that divides the experts of every `moe`")
+    hint = "use a number of ranks that divides the experts of every layer, or ddp or fsdp"
+    return error("P111", span, f"`{path}`: {reason}", hint)
 
 
-def no_experts(span: Span) -> Diagnostic:
+def no_experts(span: Span, models: Sequence[str] = ()) -> Diagnostic:
     """no-experts (P112)
 
-    Finds: an `expert` axis for a model without a layer `moe`.
+    Finds: an `expert` axis for a model without a layer `moe`, and without a model of transformers for whose class the
+           library has a plan to divide experts (transformers-models.md).
     Why:   the axis divides the experts of these layers. Without any, its ranks only average gradients, as those of
            `replicate` do.
     Diff:
@@ -57,7 +60,10 @@ def no_experts(span: Span) -> Diagnostic:
     +   parallelism: ddp
         layout: {gpus: 2}
     """
-    return error("P112", span, "the model has no layer `moe`, whose experts could be divided", "use ddp or fsdp")
+    message = "the model has no layer `moe`, whose experts could be divided"
+    if models:
+        message += f", and the library has no plan for experts of {' or '.join(f'`{each}`' for each in models)}"
+    return error("P112", span, message, "use ddp or fsdp")
 
 
 def positions_not_divided(span: Span, reason: str) -> Diagnostic:

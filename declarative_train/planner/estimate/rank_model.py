@@ -166,6 +166,8 @@ class _Divider:
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
         """Yield the sums of each submodule of a library's model, which reads `vectors` vectors per sample."""
         for part, cut in self._cuts.parts[path].items():
+            if cut.kind == "experts":
+                yield Sums(exchanges=(vectors * cut.sent,) * 2)
             names = (f"{path}.{part}.{name}" for name in ("weight", "down_proj"))
             shape = next((self._shapes[name] for name in names if name in self._shapes), None)
             if shape is None or cut.kind not in _SUMMED:

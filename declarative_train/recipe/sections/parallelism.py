@@ -94,8 +94,8 @@ class Axes(Section):
     tensor: TensorAxis | None = None
     """The axis whose ranks share each layer: a number of ranks, or `{size: 8, sequence: true}`."""
     expert: Annotated[int, Field(ge=2)] | None = None
-    """The axis whose ranks share the experts of each layer `moe`: a number of ranks. They read different rows, and send
-    them to the ranks of the chosen experts."""
+    """The axis whose ranks share the experts of each layer `moe`, and of a model of transformers: a number of ranks.
+    They read different rows, and send them to the ranks of the chosen experts."""
     scatters: ClassVar[bool] = False
 
     @property

@@ -266,7 +266,7 @@ def _collective_of_node(plan: Plan, path: str) -> str:
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:
         how = {"gathered": "gathered"} | dict.fromkeys(("rows", "heads", "vocabulary", "hidden"), "summed")
-        if cuts.nodes[path].kind == "experts":
+        if any(each.kind == "experts" for each in (cuts.nodes[path], *cuts.parts.get(path, {}).values())):
             found.append("its rows are sent to the ranks of their experts over `expert` (all-to-all)")
         if (word := how.get(cuts.nodes[path].kind)) is not None:
             tokens = cuts.tokens.get(path)

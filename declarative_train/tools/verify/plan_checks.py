@@ -192,16 +192,18 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
         if kind:
             asked = "columns" if kind in ("gathered", "vocabulary") and layer.type == "linear" else kind
             parts = plan.layout.size("expert" if kind == "experts" else "tensor")
-            whole = layer.cut(asked, specs, parts)
-            if not isinstance(whole, LayerCut):
+            inside = {part.kind for part in cuts.parts.get(path, {}).values()}
+            found = layer.cut(asked, specs, parts) if kind != "inside" or inside - {"", "experts"} else None
+            experts = layer.cut("experts", specs, plan.layout.size("expert")) if "experts" in inside else None
+            if not isinstance(experts or found, LayerCut):
                 yield f"`{path}` cannot be divided by {kind} over {parts} ranks"
                 continue
+            whole = _join(path, found, experts)
             for name in own:
-                short = name.removeprefix(f"{path}.")
-                planned, own_cut = cuts.parameters.get(name), whole.parameters.get(short)
+                planned, own_cut = cuts.parameters.get(name), whole.parameters.get(name)
                 if planned != own_cut:
                     yield f"`{name}`: the plan divides it as {planned}, the layer as {own_cut}"
-            wanted |= {f"{path}.{name}" for name in whole.summed}
+            wanted |= set(whole.summed)
             if tokens is not None and tokens.writes == "tokens":
                 wanted |= own & {f"{path}.bias", f"{path}.out.bias"} - cuts.parameters.keys()
         elif tokens is not None and tokens.is_each and tokens.reads == "tokens":
@@ -211,6 +213,16 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
         yield f"`{name}`: each rank of `tensor` computes a part of its gradient, which is not summed"
     for name in sorted(set(cuts.summed) - wanted):
         yield f"`{name}`: every rank of `tensor` has its whole gradient, which is summed {size} times"
+
+
+def _join(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
+    """Return the division of the layer at `path`, by the names of the parameters in the model. `experts`: the division
+    of its parts over `expert`."""
+    cuts = Cuts()
+    if isinstance(found, LayerCut):
+        own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}
+        cuts = Cuts(parameters=own, summed=tuple(f"{path}.{name}" for name in found.summed))
+    return cuts.with_experts(path, experts) if isinstance(experts, LayerCut) else cuts
 
 
 def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[str, Any]]]:

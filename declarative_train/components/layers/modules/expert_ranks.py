@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from declarative_train.components.layers.modules.divided import exchange
 from declarative_train.components.layers.modules.documents import is_fake
@@ -25,6 +25,11 @@ class Peers(Protocol):
     size: int
 
     def exchange(self, tensor: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor: ...
+
+
+class OwnExperts(nn.Module):
+    """Base class of a module that holds the networks of experts, and nothing else: with an `expert` axis, those of this
+    rank."""
 
 
 class ExpertRanks:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.context import ContextRanks
 from declarative_train.components.layers.modules.divided import TensorRanks
-from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks, OwnExperts
 from declarative_train.components.layers.modules.grouped import multiply_groups, permute_rows, repeat_rows
 from declarative_train.components.layers.sample_groups import SampleGroups
 
@@ -95,7 +95,7 @@ class MoeModule(nn.Module):
         self.peers, self.experts.number = peers, self.experts.number // peers.size
 
     def forward(self, x: Tensor, mask: Tensor | None = None, balance: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        flat_ND, K = x.reshape(-1, x.shape[-1]), self.routing.top_k
+        flat_ND = x.reshape(-1, x.shape[-1])
         scores_NE = self._scores(flat_ND)
         chosen_NK = self._choose(scores_NE)
         weights_NK = self._weights(scores_NE, chosen_NK)
@@ -103,16 +103,9 @@ class MoeModule(nn.Module):
         own = self._balance(scores_NE, used_NE, mask, len(x))
         self._count(used_NE, mask, len(x))
 
-        experts, order = chosen_NK.flatten().sort(stable=True)
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-        numbers = torch.arange(self.routing.num_experts, device=order.device)
-        ends = torch.searchsorted(experts, numbers, right=True).to(torch.int32)
         if self.ranks is not None:  # of one part of the features each
             flat_ND, weights_NK = self.ranks.enter(flat_ND), self.ranks.enter(weights_NK)
-        rows = repeat_rows(flat_ND, order, back, K)
-        found = self.experts(rows, ends) if self.peers is None else self.peers.compute(self.experts, rows, ends)
-        y_NKD = permute_rows(found, back, order).view(-1, K, flat_ND.shape[-1])
-        y = (y_NKD * weights_NK.to(y_NKD.dtype).unsqueeze(-1)).sum(1).view_as(x)
+        y = apply_experts(self.experts, self.peers, self.routing.num_experts, flat_ND, chosen_NK, weights_NK).view_as(x)
         if self.ranks is not None:
             y = self.ranks.add(y)
         own = own.to(x.dtype)
@@ -196,7 +189,28 @@ class MoeModule(nn.Module):
             bias.add_(step if finite is None else torch.where(finite, step, 0.0))
 
 
-class ExpertsModule(nn.Module):
+def apply_experts(
+    experts: Callable[[Tensor, Tensor], Tensor],
+    peers: ExpertRanks | None,
+    num_experts: int,
+    x_ND: Tensor,
+    chosen_NK: Tensor,
+    weights_NK: Tensor,
+) -> Tensor:
+    """Return (N, D): for each row of x, the sum of the results of its experts (their numbers `chosen_NK`), each times
+    its weight. `experts(rows, ends)` computes rows that are sorted by expert, for all experts, or for those of this
+    rank, with `peers`."""
+    K = chosen_NK.shape[1]
+    numbers, order = chosen_NK.flatten().sort(stable=True)
+    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    ends = torch.searchsorted(numbers, torch.arange(num_experts, device=order.device), right=True).to(torch.int32)
+    rows = repeat_rows(x_ND, order, back, K)
+    found = experts(rows, ends) if peers is None else peers.compute(experts, rows, ends)
+    y_NKD = permute_rows(found, back, order).view(-1, K, x_ND.shape[-1])
+    return (y_NKD * weights_NK.to(y_NKD.dtype).unsqueeze(-1)).sum(1)
+
+
+class ExpertsModule(OwnExperts):
     """Module with the networks of all experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): for each expert,
     the index after its last row. `num_parts`: the number of ranks whose results are summed."""
 

@@ -255,11 +255,11 @@ class Transformers(LibraryLayer):
         return found
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
-        if kind != "inside":
-            return None
-        from declarative_train.packs.pretrained.libraries.modules.division import find_division
+        from declarative_train.packs.pretrained.libraries.modules import division
 
-        return find_division(self, inputs, size)
+        if kind == "experts":
+            return division.find_expert_division(self, inputs, size)
+        return division.find_division(self, inputs, size) if kind == "inside" else None
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
         of: Any = module

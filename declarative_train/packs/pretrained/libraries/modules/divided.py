@@ -1,9 +1,10 @@
-"""Parts of a model of transformers on one rank of the `tensor` axis: hooks around its modules, and divided linear
-layers, exchange with the other ranks what `division.py` says."""
+"""Parts of a model of transformers on one rank of the axes `tensor` and `expert`: hooks around its modules, divided
+linear layers and experts exchange with the other ranks what `division.py` says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.divided_linear import divide_linear
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks, OwnExperts
+from declarative_train.components.layers.modules.moe import apply_experts
 
 
 def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks) -> None:
@@ -30,6 +33,41 @@ def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks)
             if kind == "split":
                 divided.register_forward_pre_hook(lambda _, inputs: (ranks.split(inputs[0]), *inputs[1:]))
             model.set_submodule(path, divided)
+
+
+def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -> None:
+    """Divide the submodules `parts` of a model, which hold experts, over the ranks of `expert`; the caller replaces
+    parameters."""
+    for path in parts:
+        part: Any = model.get_submodule(path)
+        kind: Any = type(part)
+        part.__class__ = _class_of_own(kind)
+        part.peers, part.num_experts = peers, part.num_experts // peers.size
+
+
+class _OwnLibraryExperts(OwnExperts):
+    """Mixin for the class of a library's experts: (rows, chosen experts, weights) -> rows. The library's code computes
+    the experts of this rank, each row with one of them."""
+
+    peers: ExpertRanks
+    num_experts: int
+
+    def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
+        x_ND, chosen_NK, weights_NK = (*given, *named.values())
+        y = apply_experts(self._compute, self.peers, self.num_experts * self.peers.size, x_ND, chosen_NK, weights_NK)
+        return y.to(x_ND.dtype)
+
+    def _compute(self, rows: Tensor, ends: Tensor) -> Tensor:
+        some = rows if len(rows) else rows.sum(0, keepdim=True)  # the parameters take part in every backward
+        numbers = torch.searchsorted(ends, torch.arange(len(some), device=ends.device, dtype=ends.dtype), right=True)
+        numbers = numbers.clamp(max=self.num_experts - 1).unsqueeze(-1)
+        found: Tensor = super().forward(some, numbers, torch.ones_like(numbers, dtype=rows.dtype))
+        return found[: len(rows)]
+
+
+@cache
+def _class_of_own(kind: Any) -> Any:
+    return type(kind.__name__, (_OwnLibraryExperts, kind), {"__module__": kind.__module__})
 
 
 def _rope_width(model: Any) -> int:

@@ -1,5 +1,6 @@
-"""Division of a model of transformers over the ranks of the `tensor` axis, from the plan that the library has for its
-class (`tp_plan`, made of `base_model_tp_plan`): a style for each name of a module or parameter.
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`, from the plans that the
+library has for its class (`tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`): a style for
+each name of a module or parameter.
 
 The parts of one layer that work together (attention, a feed-forward network) are divided together or stay whole
 together: a projection to heads is only divided if the projection from heads is. Tied parameters are divided alike.
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.core.cuts import CutKind, LayerCut, NodeCut, ParameterCut, RankCut
 from declarative_train.graph.probe import without_memory
 from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
@@ -39,15 +41,57 @@ class _WholeError(Exception):
     """Error: a part cannot be divided. The text is the reason."""
 
 
-_FOUND: dict[str, LayerCut | str] = {}
+_FOUND: dict[str, LayerCut | str | None] = {}
 
 
 def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
     """Return how `size` ranks divide a model of transformers, or the reason why all of it stays whole."""
-    key = f"{size} {key_of(layer, inputs)}"
+    key = f"tensor {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find(layer, inputs, size)
+    return _FOUND[key]  # type: ignore[return-value]
+
+
+def find_expert_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str | None:
+    """Return how `size` ranks of `expert` divide a model of transformers: the parts that the library's `ep_plan` names
+    as experts; the reason why they cannot; None without a plan for the model's class."""
+    key = f"expert {size} {key_of(layer, inputs)}"
+    if key not in _FOUND:
+        _FOUND[key] = _find_experts(layer, inputs, size)
     return _FOUND[key]
+
+
+def _find_experts(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str | None:
+    model = bare(layer, inputs)
+    plan: dict[str, str] = getattr(model, "ep_plan", None) or {}
+    parts = [name for name, _ in model.named_modules() if plan.get(_generic(name)) == "ep_dispatch_experts"]
+    cuts: dict[str, ParameterCut] = {}
+    for part in parts:
+        module: Any = model.get_submodule(part)
+        for name, parameter in module.named_parameters(part):
+            if plan.get(_generic(name)) != "grouped_gemm" or len(parameter) != module.num_experts:
+                return f"the library's plan does not divide `{name}` by experts"
+            if len(parameter) % size:
+                return f"its {len(parameter)} experts cannot be divided evenly over {size} ranks"
+            cuts[name] = ParameterCut(0, (len(parameter),))
+    if not parts:
+        return None
+    peers: Any = _NoPeers(size)
+    with torch.device("meta"):
+        module = build_node(layer, inputs).eval()
+    module.divide_experts(parts, ExpertRanks(peers))
+    cut_parameters(module, {name: RankCut(cut, 0, size) for name, cut in cuts.items()})
+    sent: dict[str, int] = {}
+
+    def note(name: str, given: Sequence[Tensor]) -> None:
+        if name in parts:
+            sent[name] = given[0].shape[-1] * given[1].shape[-1]
+
+    try:
+        _call(module, layer, inputs, note)
+    except Exception as problem:  # the library's code may read values, or not work with a part of the experts
+        return f"its forward cannot be tried with a part of its experts: {_line(problem)}"
+    return LayerCut("inside", cuts, parts={name: NodeCut("experts", sent=sent.get(name, 0)) for name in parts})
 
 
 def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
@@ -134,6 +178,9 @@ class _NoPeers:
     def gather(self, tensor: Tensor) -> Tensor:
         return torch.cat([tensor] * self.size, -1)
 
+    def exchange(self, tensor: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        return tensor
+
 
 def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
@@ -142,21 +189,29 @@ def _trace(
     of the model's output under the name "". `cuts`: the submodules that are divided over `size` ranks."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
-    if callable(choose := getattr(module, "set_experts_implementation", None)):
-        choose("batched_mm")  # the grouped product does not accept every width
     peers: Any = _NoPeers(size)
     divide_parts(module, {name: cut.kind for name, cut in cuts.items()}, TensorRanks(peers))
     parameters = {f"{name}.{each}": cut for name, found in cuts.items() for each, cut in found.parameters.items()}
     cut_parameters(module, {name: RankCut(cut, 0, size) for name, cut in parameters.items()})
     shapes: dict[str, tuple[int, ...]] = {}
+    output = _call(module, layer, inputs, lambda name, given: shapes.setdefault(name, tuple(given[0].shape)))
+    return shapes | {"": tuple(output.shape)}
+
+
+def _call(
+    module: nn.Module, layer: LibraryInterface, inputs: Inputs, note: Callable[[str, Sequence[Tensor]], object]
+) -> Tensor:
+    """Return the output of a forward without values. `note` gets the path and the tensors that each submodule with
+    parameters reads."""
+    if callable(choose := getattr(module, "set_experts_implementation", None)):
+        choose("batched_mm")  # the grouped product does not accept every width
 
     def watch(name: str, part: nn.Module) -> None:
-        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            tensors = [each for each in (*given, *named.values()) if isinstance(each, Tensor)]
-            if tensors:
-                shapes.setdefault(name, tuple(tensors[0].shape))
+        def see(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            if tensors := [each for each in (*given, *named.values()) if isinstance(each, Tensor)]:
+                note(name, tensors)
 
-        part.register_forward_pre_hook(note, with_kwargs=True)
+        part.register_forward_pre_hook(see, with_kwargs=True)
 
     for name, part in module.named_modules():
         if name and next(part.parameters(recurse=False), None) is not None:
@@ -166,10 +221,11 @@ def _trace(
     log.setLevel(logging.CRITICAL)
     try:
         with without_memory(module), torch.no_grad():
-            output = module(*(sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+            given = (sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports)
+            found: Tensor = module(*given)
+            return found
     finally:
         log.setLevel(level)
-    return shapes | {"": tuple(output.shape)}
 
 
 def _generic(name: str) -> str:

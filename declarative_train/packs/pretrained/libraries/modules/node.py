@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from declarative_train.components.layers.modules.batch_norm import BATCH_NORMS, BatchNormModule, adopt_batch_norms
 from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seed_generators
 from declarative_train.graph.probe import move, without_memory
@@ -70,6 +71,12 @@ class LibraryNode(nn.Module):
         from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
 
         divide_parts(self, parts, ranks)
+
+    def divide_experts(self, parts: Sequence[str], peers: ExpertRanks) -> None:
+        """Hold only this rank's experts in the submodules `parts` from now on; the caller replaces the parameters."""
+        from declarative_train.packs.pretrained.libraries.modules.divided import divide_experts
+
+        divide_experts(self, parts, peers)
 
     def reset_buffers(self) -> None:
         """Write the values of the buffers after `to_empty`: as the library computed them or, for saved buffers, as they
