@@ -17,7 +17,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def list_names(names: Iterable[str], most: int = 4) -> str:
-    """Return at most `most` names as one text, and the number of the others: `a, b and 3 more`."""
+    """Return at most `most` names as one text, and how many more there are: `a, b and 3 more`."""
     listed = list(names)
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
@@ -57,7 +57,7 @@ def plural(noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number as a table cell: four decimals, four significant digits below 0.01, `-` for None."""
+    """Return a number as a table cell: with four decimals or, below 0.01, four significant digits; `-` for None."""
     if value is None:
         return "-"
     if value == 0 or not isfinite(value):

@@ -82,8 +82,8 @@ NO_CUTS: Mapping[str, RankCut] = {}
 
 
 class Block(NamedTuple):
-    """Contiguous block of a parameter: `sizes`, and the index of its first element in this rank's tensor (`local`) and
-    in the undivided tensor (`whole`)."""
+    """Contiguous block of a parameter. `sizes`: its size along each dimension. `local`: index of its first element in
+    this rank's tensor. `whole`: index of that element in the undivided tensor."""
 
     local: tuple[int, ...]
     whole: tuple[int, ...]

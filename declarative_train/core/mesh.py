@@ -18,10 +18,10 @@ class MeshAxis:
 
     `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of its stage,
     or of all shards), and gradients are averaged. `shard`: each rank holds a part of every parameter. `expert`: each
-    rank holds some experts of a mixture of experts, and rows are sent to the rank of their expert; the other layers are
-    copied or sharded as along `replicate` or `shard`. `context`: the ranks read the same rows, and each computes some
-    positions of them. `tensor`: the ranks read the same rows, and each computes a part of the features, heads or
-    vocabulary of a layer.
+    rank holds some experts of a mixture of experts, and rows are sent to the rank of their expert; all other layers
+    are copied (as along `replicate`) or sharded (as along `shard`). `context`: the ranks read the same rows, and each
+    computes some positions of them. `tensor`: the ranks read the same rows, and each computes a part of the features,
+    heads or vocabulary of a layer.
     """
 
     name: Axis

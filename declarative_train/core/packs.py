@@ -161,8 +161,8 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
 
 
 def find_row(table: str, word: str) -> Any:
-    """Return the object that the table `table` of an installed pack has for `word`. Raises LookupError if no pack has
-    one, and PackError."""
+    """Return the object in the table `table` of an installed pack under the key `word`. Raises LookupError if no pack
+    has this key, and PackError."""
     for pack in find_packs().values():
         if word in getattr(pack, table):
             return load(getattr(pack, table)[word])
@@ -170,8 +170,8 @@ def find_row(table: str, word: str) -> Any:
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of component types of a kind: the rows `own` and those of all packs, sorted: type -> address.
-    Raises PackError."""
+    """Return the table {type: address} of one kind of component, sorted: the rows `own` and the rows of all packs.
+    Raises PackError, for example if two rows have the same type."""
     found = dict(own)
     for name, pack in find_packs().items():
         for word, address in pack.components.get(kind, {}).items():

@@ -69,7 +69,7 @@ class Clock:
         self._spent_s += 0.0 if self._begins else taken_s
 
     def look(self) -> None:
-        """Raise TooCostly if the deadline has passed."""
+        """Raise TooCostly if a time limit is exceeded."""
         taken_s = time.thread_time() - self._begins[-1] if self._begins else 0.0
         if taken_s > self._limits.seconds:
             raise TooCostly(f"this template takes more than {self._limits.seconds:g} s")
@@ -126,7 +126,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def check(self, value: Any) -> Any:
-        """Return the value unchanged. Raises TooCostly after the deadline or if the value is too large."""
+        """Return the value unchanged. Raises TooCostly if a time limit is exceeded or the value is too large."""
         self.clock.look()
         return self.check_value(value)
 

@@ -65,12 +65,12 @@ def describe(
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """Return the DataSpec of the section; None if there is an error or, with `offline`, if a source is on another
-    machine.
+    """Return the DataSpec of the section, and diagnostics. The DataSpec is None if there is an error or, with
+    `offline`, if a source is on another machine.
 
-    `floats`: dtype of floating-point fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
-    class numbers are used. `read`: names that the model and the objective read; an additional output of a field
-    (`NAME.mask`) is made only if it is among them. None: all are made.
+    `floats`: dtype of floating-point fields without the key `dtype`. `inherited`: fields of an earlier run whose
+    statistics and class numbers are used. `read`: names that the model and the objective read; an additional output of
+    a field (`NAME.mask`) is made only if it is among them. None: all are made.
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:
@@ -110,7 +110,8 @@ def _describe(draft: DataDraft) -> DataSpec | None:
 
 
 def _check_outlines(draft: DataDraft) -> None:
-    """Compare fields and sets with the columns that plugin sources declare, without running the code of the plugins."""
+    """Report fields and sets that do not fit the columns that sources of plugins declare. The code of the plugins is
+    not run."""
     tables = make_outlines(draft.section)
     find_columns(draft, tables)
     if None in tables:

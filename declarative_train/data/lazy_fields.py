@@ -38,7 +38,8 @@ class LazyValues(NamedTuple):
 
 
 class LazyFieldError(Exception):
-    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value among the values to be read."""
+    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value among those that were
+    requested."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -48,8 +49,8 @@ class LazyFieldError(Exception):
 
 
 class TransformError(Exception):
-    """Error: a transform cannot be applied to a field. `place`: index of the transform in the list; None: the images do
-    not all have the same size after all transforms."""
+    """Error: a transform cannot be applied to a field. `place`: index of the transform in the list of transforms; None
+    if the mistake is that the images do not all have the same size after all transforms."""
 
     def __init__(self, place: int | None, shape_error: ShapeError) -> None:
         super().__init__(shape_error.message)
@@ -111,7 +112,7 @@ class TransformChain:
         return self._reader(field.lazy).spec(name, field, columns)
 
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check the file of one value, as `LazyReader.glance`. Raises BadValueError and MissingPackageError."""
+        """Check the file of one value, like `LazyReader.glance`. Raises BadValueError and MissingPackageError."""
         return self._reader(given.field.lazy).glance(given, row, whole=whole)
 
     def arrays(
@@ -121,7 +122,7 @@ class TransformChain:
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each lazy field, as `LazyReader.arrays`. Raises
+        """Return the decoded and transformed values (N, *shape) of each lazy field, like `LazyReader.arrays`. Raises
         LazyFieldError and MissingPackageError."""
         found: dict[str, np.ndarray] = {}
         for address in dict.fromkeys(each.field.lazy for each in given.values()):

@@ -1,14 +1,15 @@
-"""Length buckets: every step is as long as the shortest bucket that holds its longest sample, and samples of one bucket
-are put into the same batches.
+"""Length buckets: every step is as long as the shortest bucket that holds its longest sample, and samples of one
+bucket are put into the same batches.
 
-A *level* is the index of a bucket, 0 for the shortest; all fields with buckets have equally many. The level of a sample
-is the lowest one that holds all its fields, the level of a step the highest one of its samples on all ranks. So neither
-the order nor the shapes depend on the layout.
+A *level* is the index of a bucket, 0 for the shortest. All fields with buckets have the same number of buckets. The
+level of a sample is the lowest level whose buckets hold all its fields. The level of a step is the highest level of
+its samples on all ranks. So neither the order nor the shapes depend on the layout.
 
-The order is a rearrangement of that without buckets. In each window of `_WINDOW` global batches the samples of each
-level, in order, fill whole batches. The rest of each level, less than a batch, fills the remaining batches, from the
-shortest level to the longest. Then the batches of the window are shuffled. The last, partial batch of an epoch stays as
-it is. All of this follows from (seed, epoch, position) and the lengths of the samples."""
+The order rearranges the order without buckets. In each window of `_WINDOW` global batches, the samples of each level
+fill whole batches, in their order. The rest of each level, less than a batch, fills the remaining batches, from the
+shortest level to the longest. Then the batches of the window are shuffled. The last, partial batch of an epoch is not
+changed. All of this follows from (seed, epoch, position) and the lengths of the samples.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _WINDOW = 1024  # global batches: with k buckets, fewer than k of them have samp
 
 
 def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
-    """Return the lengths of the buckets, by name of each field and output that has them."""
+    """Return {name: lengths of its buckets} of each field, or output of a field, that has buckets."""
     found = {field.name: FIELDS.read(field.component).buckets for field in data.fields}
     return {name: buckets for name, buckets in found.items() if buckets}
 
@@ -63,7 +64,7 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
 
 
 def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return the number of samples of each level, () without buckets. `levels`: the level of each sample."""
+    """Return the number of samples of each level; () if no field has buckets. `levels`: the level of each sample."""
     if levels is None:
         return ()
     num_levels = max(len(field.buckets) for field in fields)

@@ -37,8 +37,8 @@ MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
-    """Return the share of each source of a mixture as an integer, in proportion to `weights`; without weights, the
-    sizes of the sources, so that an epoch has each sample once."""
+    """Return the share of each source of a mixture as an integer. Shares are proportional to `weights`; without
+    weights, to the numbers of samples `sizes`, so that an epoch has each sample once."""
     if None in weights:
         found = list(sizes)
     else:
@@ -61,7 +61,7 @@ class _Choice:
     ways: tuple[_Choice | int, _Choice | int]
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
-        """Return how many of the first `turns` turns go to the first way, for each number in `turns`."""
+        """Return, for each number n in `turns`, how many of the first n turns go to the first of the two ways."""
         if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)

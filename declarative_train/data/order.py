@@ -162,8 +162,9 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 def evaluation_slots(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
 ) -> list[Slot]:
-    """Return the slot of a data-parallel rank in each batch of an evaluation of `num_positions` samples. `batch_size`
-    is per rank; every rank gets the same number of slots. `pad_to_full`: each slot is padded to `batch_size` rows."""
+    """Return the slot (the part) of a data-parallel rank in each batch of an evaluation of `num_positions` samples.
+    `batch_size` is per rank; every rank gets the same number of slots. `pad_to_full`: each slot is padded to
+    `batch_size` rows."""
     chunk = batch_size * num_ranks
     return [
         _slot(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)

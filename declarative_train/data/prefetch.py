@@ -185,7 +185,7 @@ class Prefetcher(Generic[K, T]):
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
     def get(self, name: K) -> T:
-        """Wait for the result for a name and return it. It is kept until `drop` removes it."""
+        """Wait for the result of `make(name)` and return it. The result is kept until `drop` removes it."""
         with self._changed:
             if name not in self._made:
                 self._wanted = name
@@ -410,8 +410,8 @@ def _as_it_is(result: T) -> T:
 
 
 def _start(slots: ActivitySlots, worker: int) -> None:
-    """Prepare a loader process: ignore the signals that stop a run. Terminals and Slurm send them to every process of a
-    run, but the rank needs data until its step ends."""
+    """Prepare a loader process: ignore the signals that stop a run. Terminals and Slurm send these signals to every
+    process of a run, but the rank needs data until its step ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     slots.mine(worker)

@@ -1,4 +1,5 @@
-"""Preparation of a set: from a table, the set's rows in it and the fields, to samples from which batches can be made.
+"""Preparation of a set: it makes samples, of which batches can be made, from a table, the set's rows in the table, and
+the fields.
 
 A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch, because
 lint prepares the sets too: the conversion checks every value.
@@ -116,7 +117,7 @@ class PreparedSet:
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """Return (N,) bool: True for the samples that are replaced by others because they are bad; None if none is."""
+        """Return (N,) bool: True for each sample that is bad, so that another one replaces it; None if no sample is."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))

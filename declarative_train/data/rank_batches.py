@@ -1,7 +1,7 @@
 """Batches of one data-parallel rank: the samples that it reads in each step, and their tensors.
 
-The content of a step depends only on the number of the step. A resumed run computes its position, and neither the
-number of ranks nor that of loader processes changes which samples are in a batch.
+The content of a step depends only on the number of the step. So a resumed run computes its position, and neither the
+number of ranks nor the number of loader processes changes which samples are in a global batch.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class SetRows(ABC):
         """Return the row numbers from place `start` up to `stop` of the set, in the form that `Table.read` accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Yield (place of the first row, row numbers) for all rows, `size` at a time."""
+        """Yield (place in the set of the chunk's first row, row numbers) for each chunk of `size` rows."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
@@ -143,7 +143,8 @@ class RowDraw(SetRows):
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
     """Random share of the rows of each block, in the order of the file. It is for sets that are too large to list and
-    are read in blocks. If the first n rows of `base` end with a block, round(n * fraction) of them are in the share.
+    are read in blocks. If the first n rows of `base` end with a block, round(n * fraction) of them are in the share,
+    where fraction is the size of the share divided by that of `base`.
 
         starts   (blocks + 1,) first row of each block, from row 0 on
         base     the rows that are divided; None: all rows
@@ -229,8 +230,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Order of a table's rows for windows. `order`: the row numbers in this order, group after group; None: the order
-    of the file, as one group. `sizes`: the number of rows of each group; no window extends over two groups."""
+    """Order of a table's rows for windows. `order`: the row numbers in this order, group after group. `sizes`: the
+    number of rows of each group; no window extends over two groups. Both are None for the order of the file, with all
+    rows in one group."""
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group

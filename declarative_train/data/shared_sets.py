@@ -329,7 +329,7 @@ class Sample:
         return self._values[name]
 
     def _is_late(self, name: str) -> bool:
-        """Return whether a field is lazy, so that its values (images) would take too long to decode."""
+        """Return whether a field is lazy: decoding its values (images) would take too long."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:

@@ -174,7 +174,7 @@ def _stream_of(
 ) -> np.ndarray:
     """Return the stream of each slot of a run of the sequence, which is sorted by stream. Each stream has `rounds` or
     rounds + 1 consecutive slots: streams 0 to first - 1 have rounds + 1; from there to phase - 1, `rounds`; from there
-    to last - 1, rounds + 1; all later ones, `rounds`."""
+    to last - 1, rounds + 1; all later ones, `rounds`. The five arrays have one entry for each result."""
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds

@@ -35,8 +35,8 @@ _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
     """Data that a rank needs from position `position` of epoch `epoch` to the end of epoch `last_epoch`. `streams`:
-    the streams that it reads. `tail`: its positions in the last batch of each epoch, if that batch is not full; else
-    empty."""
+    the streams that it reads. `tail`: the rank's positions in the last batch of each epoch, if that batch is not full;
+    else empty."""
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -49,7 +49,8 @@ class RankNeeds:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[WindowName]:
-        """Yield (epoch, number) of the windows that the rank needs, in the order in which it needs them first."""
+        """Yield (epoch, number) of each window that the rank needs, in the order in which the rank first reads from
+        them."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]

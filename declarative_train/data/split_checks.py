@@ -217,7 +217,8 @@ def _sets_without_class(
 
 
 def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return the missing classes for a message: a few by name, or the number of classes with the first names."""
+    """Return a part of a message that names the missing classes: the first few and, if there are many classes, how
+    many are missing."""
     names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."

@@ -80,7 +80,8 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """Set that is too large for memory, or has images: samples are read and converted when they are requested."""
+    """Set that is too large for memory, or has lazy fields (images). Samples are read and converted when they are
+    requested."""
 
     is_held = False
 

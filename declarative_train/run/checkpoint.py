@@ -66,10 +66,11 @@ class Snapshot:
 class Checkpoints:
     """Writer and reader of a run's checkpoints. Every rank must call the same methods in the same order.
 
-    With `checkpoint.background`, tensors are copied to host memory, which is kept for the next save, and a thread
-    writes the copies while training continues, one checkpoint at a time. The threads of all ranks have a process group
-    of their own, because messages of two threads in one group would be mixed up. torch's `async_save` covers only the
-    tensors, not what follows them (decisions, 25)."""
+    With `checkpoint.background`, tensors are copied to host memory, which the next save reuses, and a thread writes
+    the copies while training continues, one checkpoint at a time. These threads have a process group of their own,
+    because messages of two threads in one group would be mixed up. torch's `async_save` ends when the tensors are
+    written, before the checksums and the manifest (decisions, 25).
+    """
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None

@@ -295,7 +295,7 @@ class Coordinator:
         )
 
     def _order_save(self) -> None:
-        """Order the ranks to save a checkpoint and end the round; the next round has more nodes."""
+        """Order the ranks to save a checkpoint and end the round, so that the next round can use more nodes."""
         if self._order.do == "run":
             say(["dtrain: another node is there: the run continues with it after a checkpoint"])
             self._send(replace(self._order, do="save"))

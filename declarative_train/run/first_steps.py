@@ -48,7 +48,8 @@ class FirstSteps:
             ]
 
     def report(self, step: int) -> list[str]:
-        """Return messages on what is wrong after the third step, the same on all ranks; [] after any other step."""
+        """Return messages on problems of the first three steps, the same on all ranks. Return [] after any step but
+        the third."""
         if step != self._last:
             return []
         engine = self._engine

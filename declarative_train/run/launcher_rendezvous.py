@@ -1,5 +1,5 @@
 """Connection of ranks that a launcher (torchrun, srun, mpirun) started: torch's key-value stores, through which they
-exchange messages. A rank that waits for others prints it."""
+exchange messages. A rank that waits for others prints this."""
 
 from __future__ import annotations
 

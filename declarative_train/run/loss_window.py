@@ -198,8 +198,8 @@ class LossWindow:
         )
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
-        """Return a notice on steps with a finite loss but a nan or infinite gradient. With fp16 there is none: such
-        steps belong to the search for the loss scale."""
+        """Return a notice on steps with a finite loss but a nan or infinite gradient. With fp16 return no notice,
+        because such steps belong to the search for the loss scale."""
         flags = [result.finite for result in self._results if result.finite is not None]
         if not flags or self._engine.loss_scale is not None or not all(finite):
             return []

@@ -39,9 +39,9 @@ def allow_connections() -> None:
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface through which the machine of rank 0 is reached; None if unknown. (gloo itself would
-    use the address of this machine's name; on Debian this is 127.0.1.1, to which no other machine can connect.) On the
-    machine of rank 0, raises RunFailure if `address` is local and several interfaces are possible."""
+    """Return the network interface through which the machine of rank 0 is reached; None if it is unknown. (gloo itself
+    would use the address of this machine's name; on Debian this is 127.0.1.1, to which no other machine can connect.)
+    Raises RunFailure on the machine of rank 0, if `address` is local and several interfaces are possible."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted

@@ -165,7 +165,8 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
 def evaluation_batches(
     plan: Plan, engine: Engine, sets: Mapping[str, SampleSet], context: FailureContext
 ) -> Callable[[str], Iterable[Batch]]:
-    """Return a function (name of a set) -> this rank's batches of the set."""
+    """Return a function (name of a set) -> this rank's batches of the set. `context`: its count grows with each batch,
+    which shows that the rank makes progress."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation

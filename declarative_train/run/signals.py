@@ -56,7 +56,7 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first`   function called at the first signal
-    `on_second`  function called at the second signal; None: it is ignored: a rank gets a terminal's Ctrl-C twice
+    `on_second`  function called at the second signal; None: ignore it, because a rank gets a terminal's Ctrl-C twice
     `on_late`    function called if no step ends in time; None: no time limit
     `is_closing` function that returns whether another rank has exited, so that no step or checkpoint can be completed
     `number`     the first signal, None before it

@@ -221,8 +221,8 @@ class Builder:
         self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
 
     def _span(self, frame: _OpenCollection, end: int, values: list[Node]) -> Span:
-        """Return the span of a collection: with brackets, from the opening to the closing one; without, to the end of
-        its last value."""
+        """Return the span of a collection: from its opening to its closing bracket or, if it has no brackets, from its
+        start to the end of its last value."""
         if frame.flow:
             return self.lines.span(frame.start, end)
         line, column = frame.line, frame.column

@@ -41,7 +41,7 @@ def load(
     over: SequenceABC[Mapping] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
-    """Read a recipe and return the merged document; None if there is no text to read.
+    """Read a recipe. Return the merged document (None if there is no text to read) and all diagnostics.
 
     If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes
     can edit it. `text`: used in place of the content of the file at `path`. `texts`: {path: text} used in place of the
@@ -138,8 +138,8 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Parse a text and read the files that it extends. `stack`: real paths of the files that extend each other on
-        the way to this one."""
+        """Parse a text and read the files that it extends. `stack`: real paths of the files that led to this one, each
+        of which extends the next."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found
@@ -153,8 +153,8 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged files that `extends` in `root` names, left to right; None if there are none that can be
-        read. `path`: the file with `root`; `stack`: as in `_tree`."""
+        """Return the merged files that the key `extends` of `root` names, left to right; None if none of them can be
+        read. `path`: the file that `root` comes from. `stack`: the same as in `_tree`."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)

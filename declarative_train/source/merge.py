@@ -104,8 +104,8 @@ class Merger:
         self.diagnostics: list[Diagnostic] = []
 
     def merge(self, base: Mapping | None, over: Mapping) -> Mapping:
-        """Return `base` with `over` merged into it; short forms in both must be expanded already
-        (`MergeRules.expand`)."""
+        """Return `base` with `over` merged into it. Short forms in both must be expanded already
+        (`MergeRules.expand`). `base`: None if there is nothing to merge into."""
         return self._mapping((), base or Mapping((), over.span), over)
 
     def _mapping(self, path: Path, base: Mapping, over: Mapping) -> Mapping:

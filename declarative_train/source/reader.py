@@ -98,7 +98,8 @@ PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """Parse a file and return its mapping; None if the text is not a mapping. `path` names the text in spans."""
+    """Parse a file. Return its mapping (None if the text is not a mapping), and diagnostics. `path`: the path that
+    spans get."""
     node, diagnostics = read_value(path, text, num_marks(text))
     if isinstance(node, Mapping) or (diagnostics and node is None):
         return node, diagnostics
@@ -113,7 +114,8 @@ def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
 
 
 def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[Diagnostic]]:
-    """Parse the value in `text` from offset `begin`; return None if there is no value or it cannot be read."""
+    """Parse the value in `text` from offset `begin` on. Return its node (None if there is no value or it cannot be
+    read), and diagnostics."""
     lines = Lines(path, text)
     broken = [found.start() for found in _FORBIDDEN.finditer(text, begin)]
     mistakes: list[Diagnostic] = []

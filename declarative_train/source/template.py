@@ -39,9 +39,10 @@ class Templates:
         self._compiled: dict[str, Compiled] = {}
 
     def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]:
-        """Return `node` with every template in it rendered. A template that fails stays unrendered and is reported.
+        """Return `node` with every template in it rendered, and diagnostics. A template that fails stays unrendered
+        and is reported.
 
-        `names` are the variables that templates may use: `vars`, `env`, `params` in a block, `index` in a repeat.
+        `names`: the variables that templates may use: `vars`, `env`, `params` in a block, `index` in a repeat.
         Sequences in them may be tuples; templates get lists.
         """
         diagnostics: list[Diagnostic] = []
@@ -124,8 +125,9 @@ def from_value(value: object, span: Span, template: Scalar) -> Node:
 
 
 def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, object], list[Diagnostic]]:
-    """Return the values of the section `vars` of a recipe; vars may use other vars and `env`. A var that fails is left
-    out and reported; a var that uses a failed one is left out without a diagnostic."""
+    """Return the values of the section `vars` of a recipe, and diagnostics. A variable may use other variables of the
+    section, and `env`. A variable that fails is left out and reported. A variable that uses a failed one is left out
+    without a diagnostic."""
     section = root.get("vars")
     if not isinstance(section, Mapping):
         return {}, []
@@ -145,7 +147,7 @@ def _is_echo(problem: Exception) -> bool:
 
 
 class _Variables(MappingABC[str, object]):
-    """Section `vars` as a mapping that renders each var when it is first read."""
+    """Section `vars` as a mapping that renders each of its variables when it is first read."""
 
     def __init__(self, section: Mapping, env: MappingABC[str, str]) -> None:
         self.known: dict[str, object] = {}
@@ -166,7 +168,7 @@ class _Variables(MappingABC[str, object]):
         return name in self._entries
 
     def __getitem__(self, name: str) -> object:
-        """Return the value of a var. Raises CircularVars if the var refers to itself, FailedVar if it could not be
+        """Return the value of a variable. Raises CircularVars if it refers to itself, FailedVar if it could not be
         rendered."""
         if name not in self._entries:
             raise KeyError(name)

@@ -27,7 +27,7 @@ class VarValues(dict[str, object]):
 
 
 class CircularVars(Exception):  # noqa: N818
-    """Error: a var refers to itself, directly or through others."""
+    """Error: a variable of the section `vars` refers to itself, directly or through others."""
 
     def __init__(self, chain: list[str]) -> None:
         super().__init__(" -> ".join(chain))
@@ -35,7 +35,7 @@ class CircularVars(Exception):  # noqa: N818
 
 
 class FailedVar(Exception):  # noqa: N818
-    """Error: a template uses a var that could not be rendered."""
+    """Error: a template uses a variable of the section `vars` that could not be rendered."""
 
 
 def to_lists(node: Node) -> object:

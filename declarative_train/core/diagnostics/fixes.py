@@ -23,7 +23,8 @@ MOST_PASSES = 100  # a fix may uncover the next mistake
 
 @dataclass(frozen=True, slots=True)
 class FixResult:
-    """Texts after fixes. `texts`: only the edited ones, by path. `fixed`: the diagnostics whose edits were made."""
+    """Result of fixes. `texts`: {path: new text} of the edited files. `fixed`: the diagnostics whose edits were
+    made."""
 
     texts: Mapping[str, str]
     fixed: tuple[Diagnostic, ...]
@@ -52,8 +53,8 @@ class _Edit:
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
     """Return the diagnostics without the fixes that do not match the source text.
 
-    The span of a fix that replaces a word is narrowed to that word. If the text has another word there, all fixes of
-    that diagnostic are removed.
+    If a fix replaces a word, its span becomes the span of that word. If the text has another word at that position,
+    all fixes of the diagnostic are removed.
     """
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
@@ -82,10 +83,10 @@ def _locate_word(fix: Fix, lines: Lines | None) -> Fix | None:
 
 
 def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> FixResult:
-    """Edit the texts by the safe fixes of the diagnostics, or with `unsafe` by all fixes.
+    """Make the edits of the diagnostics' safe fixes in the texts; with `unsafe`, the edits of all fixes.
 
-    `texts`: path -> text, with the line breaks of the file. A fix is not made if its path is missing there: an option,
-    or a file that was not read.
+    `texts`: {path: text}, with the line breaks of the file. A fix is not made if `texts` does not have its path: the
+    path is an option, or a file that was not read.
     """
     lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
     made: dict[str, list[_Edit]] = {}
@@ -110,11 +111,12 @@ def fix_until_stable(
     *,
     unsafe: bool = False,
 ) -> FixResult:
-    """Apply fixes and call `lint` on the result, in turn, until no fix is left. `lint`: function ({edited path: text})
+    """Apply fixes and check the result with `lint`; repeat this until no fix is left. `lint`: function ({path: text})
     -> diagnostics. `unsafe`: also apply fixes that are not safe.
 
-    Edits are undone if their diagnostic remains or if the text can no longer be read. The last call of `lint` is for
-    the returned texts."""
+    Edits are undone if their diagnostic remains, or if the text can no longer be read. The last call of `lint` is for
+    the returned texts.
+    """
     texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
     before, hopeless, alone = dict(texts), set[_Key](), False
     for _ in range(MOST_PASSES):

@@ -22,8 +22,7 @@ _READING = ("Y", "M", "T")  # codes of the reader: an error of these leaves no v
 
 
 def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics sorted by position and code, without duplicates and without those that `without_echoes`
-    removes."""
+    """Return the diagnostics sorted by position and code, without duplicates, and filtered by `without_echoes`."""
     unique = {(d.code, d.span, d.message): d for d in diagnostics}
     kept = without_echoes(unique.values())
     return sorted(kept, key=lambda d: (d.span, d.code, d.message))
@@ -41,8 +40,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether a diagnostic is on a one-line value that is, or contains, one of the unreadable values
-    `broken`."""
+    """Return whether the span of a diagnostic is on one line and contains one of the spans `broken`, which belong to
+    values that could not be read."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
@@ -98,8 +97,8 @@ def render(
 ) -> str:
     """Return the diagnostics, sorted by position, as text in `format`.
 
-    `texts`: source texts by the path in spans. A path that is missing there is read from the disk; an option such as
-    `--set a=1` is its own text. `rules` describe the codes (for SARIF).
+    `texts`: {path: source text}, with the paths that spans have. A file that is not among them is read from the disk;
+    the source text of an option is the option (`--set a=1`). `rules`: manual pages of the codes, for SARIF.
     """
     arranged = [_mask_diagnostic(diagnostic) for diagnostic in arrange(diagnostics)]
     if format == "full":

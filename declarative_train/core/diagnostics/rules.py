@@ -36,8 +36,8 @@ _ORDER = ["Finds", "Why", "Bad", "Good"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Manual page of a diagnostic code. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is
-    the docstring."""
+    """Manual page of a diagnostic code. `finds` and `why`: one paragraph each. `bad` and `good`: examples in YAML.
+    `page`: the whole docstring."""
 
     code: str
     name: str
@@ -52,8 +52,9 @@ class Rule:
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
     """Return the manual pages of all packages, by code.
 
-    `tables`: folder `checks` of a package -> its table RULES (code -> `module.function` or `module`). Raises
-    ValueError, an error in dtrain, for a page that does not have the form above or a code that is in two tables.
+    `tables`: {folder `checks` of a package: its table RULES}; a table is {code: `module.function` or `module`}. Raises
+    ValueError, a mistake in dtrain, if a page does not have the form that this module's docstring describes, or if a
+    code is in two tables.
     """
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():

@@ -20,7 +20,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
-    """Return a help line: the known name most like `name`, and all known names if there are at most `most`."""
+    """Return a help line: the known name that is most like `name`, and the list of all known names if there are at
+    most `most`. If no name is similar, it lists the first `most` known names."""
     names = sorted(known)
     close = nearest(name, names)
     listed = ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
@@ -30,8 +31,9 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
 
 
 def hint_on_path(span: Span, path: str) -> str:
-    """Return a help line for `path`, which does not exist: it names the folder to which paths are relative (`span`:
-    where the path is written). If the file exists in the working directory or next to the recipe, it says so."""
+    """Return a help line for `path`, which does not exist. It says to which folder paths are relative and, if the file
+    exists in the working directory or next to the recipe, how to write its path. `span`: the place where the path is
+    written."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
     if not os.path.isfile(span.path):  # a text without a file

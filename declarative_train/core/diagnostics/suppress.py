@@ -1,8 +1,9 @@
 """Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they name, and report comments that are wrong.
 
 A comment at the end of a line applies to that line; a comment on its own line applies to the next line that is not a
-comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Only warnings and `needs verification` can be ignored:
-a recipe with an error cannot run. A comment is reported as unused only if every check that could have used it has run.
+comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Only warnings, and diagnostics with the severity
+`needs verification`, can be ignored: a recipe with an error cannot run. A comment is reported as unused only if every
+check whose diagnostics it could hide has run.
 """
 
 from __future__ import annotations

@@ -270,8 +270,8 @@ def format_memory(event: MemoryMeasured) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; for an even number of values, the upper of the two middle ones. (`statistics` takes 10 ms to
-    import.)"""
+    """Return the median; if the number of values is even, the larger of the two middle ones. (Importing `statistics`
+    takes 10 ms.)"""
     return sorted(values)[len(values) // 2]
 
 

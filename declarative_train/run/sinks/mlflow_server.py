@@ -102,8 +102,8 @@ class MlflowSink(BackgroundSink):
             raise
 
     def _experiment_id(self, name: str) -> str:
-        """Return the id of the experiment `name`; create it if it does not exist. For a local database, artifacts are
-        put into the same folder; MLflow's default would be the working directory."""
+        """Return the id of the experiment `name`; create the experiment if it does not exist. For a local database,
+        artifacts are put into the same folder; MLflow's default would be the working directory."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(name)
@@ -160,8 +160,8 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """Return a name with the characters that MLflow does not accept replaced: all except letters, digits, underscores,
-    dashes, periods, spaces and slashes."""
+    """Return a name in which characters that MLflow does not accept are replaced. It accepts letters, digits,
+    underscores, dashes, periods, spaces and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 
 

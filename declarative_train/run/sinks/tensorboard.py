@@ -350,8 +350,8 @@ def session_start(event: RunStarted) -> Summary:
 
 
 def session_end(event: RunEnded) -> Summary:
-    """Return the status of the run for the hparams plugin. The order of the table's columns is left to TensorBoard,
-    which puts columns that differ between runs first."""
+    """Return the status of the run for the hparams plugin. The order of the table's columns is not given here:
+    TensorBoard puts columns that differ between runs first."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo

@@ -1,9 +1,10 @@
-"""Folders for checkpoints outside the run's folder: in `checkpoint.dir`, which is a path or an fsspec URL.
+"""Folders for checkpoints outside the run's folder: below `checkpoint.dir`, which is a path or an fsspec URL.
 
 <checkpoint.dir>/<name>/<run>/owner.json           names the run's folder, on the machine that has it
                               checkpoints/step_00000120/
 
-A run keeps the folder for checkpoints with which it began (its `run.json` names it). Two runs never share one."""
+A run keeps the folder for checkpoints with which it began (its `run.json` names it). Two runs never share one.
+"""
 
 from __future__ import annotations
 
