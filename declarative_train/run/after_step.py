@@ -77,13 +77,13 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step, unless this step was saved already. Yield the events of this
-        save and of the one before. `report_saved` yields the event of this save when it is complete.
+        """Start to save a checkpoint of the current step, unless this step was saved already. Yield the events of the
+        previous save and of this one. If this save is not complete yet, `report_saved` yields its event later.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows. Then this waits for the save before, however long it
-        takes, and raises the errors of this save. With `ends` False, if the save before cannot reach its store, no
-        checkpoint is saved and training continues.
+        even if the recipe has none. `ends`: no step follows; so wait for the previous save, however long it takes, and
+        raise the errors of this save. With `ends` False, if the previous save cannot reach its store, do not save, and
+        continue training.
         """
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:

@@ -135,8 +135,8 @@ class Checkpoints:
 
     def is_stuck(self) -> bool:
         """Return True if the store does not answer, so that the current save cannot be completed now. Otherwise wait
-        for the save, and return False when it is complete. False for a local folder. All ranks must call this
-        together, and all get the same result."""
+        for the save, and return False when it is complete. Always return False for a local folder. All ranks must call
+        this together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # a rank may wait in its thread for another one, whose store does not answer
@@ -150,8 +150,7 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return the reason why this rank's current save makes no progress. Return None if it makes progress, or if
-        the same reason was returned before."""
+        """Return why this rank's save makes no progress; None if it does, or if this was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None

@@ -17,7 +17,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 def choose_interface(head: str | None) -> None:
     """Set gloo's network interface for this process and its children, unless the user has set one. It is the interface
-    through which `head` is reached; if `head` is None, all ranks are on this machine, and it is the loopback."""
+    through which `head` is reached. If `head` is None, all ranks are on this machine, and the loopback is used."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     name = LOOPBACK if head is None else interface_to(head)

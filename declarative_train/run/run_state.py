@@ -16,7 +16,7 @@ class RunState:
     fp16.
 
     `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `best_of`, `stop_of`: mode and metric, such as
-    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of that value.
+    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of the last improvement.
     """
 
     step: int = 0

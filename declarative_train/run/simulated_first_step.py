@@ -60,10 +60,12 @@ class RankPart:
 class RankedStep:
     """First step of a plan, with `rows` rows for each data-parallel rank.
 
+    parts          what each rank computes
     shown          names of the parameters whose gradients are kept
-    gradients      gradients of these parameters, combined over all ranks, and clipped if the recipe says so
+    loss           loss of the global batch
     norm           norm of the gradients of all parameters, before clipping
     lr             learning rates of the step, as text
+    gradients      gradients of the shown parameters, combined over all ranks, and clipped if the recipe says so
     before, after  values of these parameters before and after the update
     """
 
