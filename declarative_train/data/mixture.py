@@ -124,7 +124,7 @@ class MixturePositions:
     """Samples at N positions of a mixture: the source, the number of the pass over the source, and the sample's place
     within that pass. Each is an array (N,).
 
-    For a block-shuffled source, the place is an index into the layout of the pass (data/shuffle.py); for another
+    For a block-shuffled source, the place is an index into the block layout of the pass (data/shuffle.py); for another
     source, into the order of the samples in the pass.
     """
 

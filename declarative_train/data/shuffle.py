@@ -3,11 +3,11 @@
 Each epoch orders the blocks differently and mixes rows within a window of blocks. The order is a pure function, like
 `order.sample_index`, and each file is read in large pieces.
 
-layout     the blocks of an epoch in random order, one after the other; a place is an index into the layout
-streams    S equal parts of the layout; S is part of the plan, and does not depend on the number of ranks
-windows    a stream is cut into windows of W blocks; the samples of each window are shuffled
-sequence   position p of the epoch is the next sample of stream p mod S
-batch      consecutive positions of the sequence, sorted by stream
+block layout   the samples of an epoch, block after block, with the blocks in random order; a place is an index into it
+streams        S equal parts of the block layout; S is part of the plan, and does not depend on the number of ranks
+windows        a stream is cut into windows of W blocks; the samples of each window are shuffled
+sequence       position p of the epoch is the next sample of stream p mod S
+batch          consecutive positions of the sequence, sorted by stream
 
 So a batch has samples of all streams, and the samples of one stream are consecutive in it. A rank, which has some
 slots of each batch, reads only some streams. Another batch size cuts the same sequence at other positions. The first
@@ -60,9 +60,9 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together: `size` consecutive places of the layout of epoch `epoch`, from place `start`
-    on. `number`: number of the window in the epoch. `key`: key of the random permutation of the samples; None: they
-    are not shuffled."""
+    """Samples that are shuffled together: `size` consecutive places of the block layout of epoch `epoch`, from place
+    `start` on. `number`: number of the window in the epoch. `key`: key of the random permutation of the samples; None:
+    they are not shuffled."""
 
     epoch: int
     number: int
@@ -77,8 +77,8 @@ class ShuffleWindow:
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the samples, counted from 0 in the window, at these places of the layout. All places are in this
-        window."""
+        """Return the samples, counted from 0 in the window, at these places of the block layout. All places are in
+        this window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -109,14 +109,14 @@ class RolledOrder:
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the place of its sample in the layout. It is the same in
-        every epoch."""
+        """Return, for each of these positions of an epoch, the place of its sample in the block layout. It is the same
+        in every epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places in the layout of the samples of `count` full batches. `positions`: some positions of the
-        first batch; the same positions of each following batch are used."""
+        """Return the places in the block layout of the samples of `count` full batches. `positions`: some positions of
+        the first batch; the same positions of each following batch are used."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
@@ -124,8 +124,8 @@ class RolledOrder:
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
         """Return (first place of each run, length of all runs), if these positions of a full batch are all positions
-        of some streams: the samples of a stream in a batch are a run of consecutive places of the layout, and the next
-        full batch continues each run. Otherwise return an empty array and length 0."""
+        of some streams: the samples of a stream in a batch are a run of consecutive places of the block layout, and
+        the next full batch continues each run. Otherwise return an empty array and length 0."""
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0
@@ -144,9 +144,9 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the place in the layout of each slot. A run is `length` positions of the sequence, from position
-        `begin` on, sorted by stream; `slot` is an index into the sorted run. The three arrays have one entry for each
-        result."""
+        """Return the place in the block layout of each slot. A run is `length` positions of the sequence, from
+        position `begin` on, sorted by stream; `slot` is an index into the sorted run. The three arrays have one entry
+        for each result."""
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
 
@@ -187,8 +187,8 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows with the
-    number of blocks. `stretches`: places at which the streams begin, then the end. `window`: blocks per window."""
+    """Block layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows with
+    the number of blocks. `stretches`: places at which the streams begin, then the end. `window`: blocks per window."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
@@ -213,7 +213,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return, for each place of the layout, the number of the window that contains it."""
+        """Return, for each place of the block layout, the number of the window that contains it."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -244,9 +244,9 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the layout at which the windows of stream number `stream` (of `num_streams`) begin. `laid`:
-    the place at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`: blocks
-    per window."""
+    """Return the places of the block layout at which the windows of stream number `stream` (of `num_streams`) begin.
+    `laid`: the place at which each block begins. `start`, `stop`: places at which the stream begins and ends.
+    `window`: blocks per window."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams

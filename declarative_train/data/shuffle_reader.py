@@ -117,7 +117,7 @@ class WindowsAhead:
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
         """Return sample numbers and tensors of `count` batches, each of which has `length` samples from each of
-        several streams. `firsts`: for each stream, the place of the layout at which its samples begin."""
+        several streams. `firsts`: for each stream, the place of the block layout at which its samples begin."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -142,7 +142,7 @@ class WindowsAhead:
         return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """Return the sample numbers at these places of the layout of an epoch, and their tensors by field."""
+        """Return the sample numbers at these places of the block layout of an epoch, and their tensors by field."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)

@@ -119,8 +119,8 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in `run_dir`, unless this session has begun a run already. (The head was restarted, and the
-        run exists.)"""
+        """Continue the run in `run_dir`, unless this session has begun a run already. It is called if the head was
+        restarted, and an agent reports the run of an earlier round."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 

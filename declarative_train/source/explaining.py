@@ -1,7 +1,7 @@
 """Diagnostics for exceptions of Jinja templates, at the part of the scalar that caused them.
 
-Jinja reports only lines. Its lexer returns every token with its text, so adding up lengths gives the offset of a name,
-or of the token at which the parser stopped.
+Jinja reports only line numbers. Its lexer returns every token with its text, so adding up lengths gives the offset of
+a name, or of the token at which the parser stopped.
 """
 
 from __future__ import annotations

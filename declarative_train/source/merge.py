@@ -34,8 +34,8 @@ def _no_default(path: Path) -> str | None:
 
 
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one of two mappings is the short form of an entry (`loss`) and the other the long form (`losses`)
-    without that entry. Return False if `over` has only nulls, which just remove keys."""
+    """Return whether one of two mappings has an entry in its short form (`loss`), and the other has the long form
+    (`losses`) without that entry. Return False if `over` has only nulls, which just remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}

@@ -57,7 +57,8 @@ class Scalar(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """List of nodes. `is_plain`: the same as in `Mapping`."""
+    """List of nodes. `is_plain`: True if the list is known to contain no template and no null at any depth; False
+    means unknown."""
 
     items: tuple[Node, ...]
     span: Span

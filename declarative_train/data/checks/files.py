@@ -102,7 +102,7 @@ def remote_source(span: Span, path: str) -> Diagnostic:
     """remote-source (D015)
 
     Finds: a source on another machine, when only the recipe is checked.
-    Why:   its columns, types and rows are known only after reading it: `dtrain plan` and `dtrain run` do.
+    Why:   its columns, types and rows are known only after reading it: `dtrain plan` and `dtrain run` read it.
     Diff:
         data:
     -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong, but not checked by lint

@@ -35,7 +35,7 @@ def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, h
 def category_of_rows(span: Span, field: str, column: str, num_values: int, num_rows: int) -> Diagnostic:
     """category-of-rows (D036)
 
-    Finds: a category that has another value in nearly every training row, such as the id of a customer or a row.
+    Finds: a category with a different value in nearly every training row, such as the id of a customer or a row.
     Why:   each class has one row, so an embedding memorises the training rows and is useless for new ones.
     Diff:
         data:

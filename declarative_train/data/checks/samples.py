@@ -138,8 +138,8 @@ def bucket_without_texts(span: Span, name: str, length: int, others: list[int]) 
     """bucket-without-texts (D029)
 
     Finds: a bucket of `length` in which there is no training sample.
-    Why:   no batch has this length, so that it saves nothing. If it is the last one, samples have positions that no
-           text reaches.
+    Why:   no batch has this length, so that it saves nothing. If it is the longest bucket, the model also has
+           positions that no training text reaches.
     Diff:
         data:
           fields:

@@ -38,7 +38,7 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
     """Return the URL for the folder of a new run below `remote`, the URL of a folder of runs. `name`: the recipe's
     name. `checkpoints`: the folder of the run's checkpoints, None if it is in the run's folder. If `checkpoints` is
-    below `remote` too, the folder around it is used."""
+    below `remote` too, its parent folder is returned."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
