@@ -2,7 +2,8 @@
 
 0 success; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
 interrupted; 143 terminated. Once a run trains, it handles SIGINT and SIGTERM itself (run/signals.py), so 130 and 143
-mean that it made no step."""
+mean that it made no step.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def signals_raise() -> Iterator[None]:
     The interrupted code may convert the exception to another one (C code that is being imported does) or drop it. So
     any exception that leaves the block after a signal becomes TerminatedError, and the signal is repeated until the
     block ends or a run handles it. SIGINT raises KeyboardInterrupt as usual. It is not repeated, since some commands
-    finish their work after it; an exception that replaced it becomes KeyboardInterrupt again."""
+    finish their work after it; an exception that replaced it becomes KeyboardInterrupt again.
+    """
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

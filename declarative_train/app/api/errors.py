@@ -19,7 +19,8 @@ class DtrainError(Exception):
     diagnostics  the diagnostics of a recipe with errors, including warnings; empty for other failures
     exit_code    exit code of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 the command failed
 
-    A notebook shows the message without a traceback, because the error is never a bug of this package."""
+    A notebook shows the message without a traceback, because the error is never a bug of this package.
+    """
 
     def __init__(self, message: str, *, exit_code: int, diagnostics: Iterable[Diagnostic] = ()) -> None:
         super().__init__(message)

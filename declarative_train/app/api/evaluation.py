@@ -19,7 +19,8 @@ class Evaluation:
 
     values       the loss and the metrics of the recipe, by `<set>/<name>`
     reports      for each output: metrics, classes, confusion, residuals, worst samples
-    num_samples  the number of samples that were evaluated"""
+    num_samples  the number of samples that were evaluated
+    """
 
     def __init__(self, result: EvaluationResult) -> None:
         self.values: dict[str, float] = result.values

@@ -36,7 +36,8 @@ class PlanView:
     """Plan, displayed in the form of `dtrain plan`.
 
     plan         the plan as frozen dataclasses (`plan.batch.global_batch_size`)
-    diagnostics  warnings about the recipe of the plan"""
+    diagnostics  warnings about the recipe of the plan
+    """
 
     def __init__(self, plan: Plan, diagnostics: Diagnostics, saved: str | None = None) -> None:
         self.plan = plan

@@ -118,7 +118,8 @@ class Recipe:
         `resume`: `"auto"` continues from the newest checkpoint among this recipe's runs, a path from that run or
         checkpoint. `max_steps`: stop after this number of optimizer steps. `quiet`: print problems only. Raises
         DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) stops the
-        run after the current step, with a checkpoint; a second interrupt raises KeyboardInterrupt."""
+        run after the current step, with a checkpoint; a second interrupt raises KeyboardInterrupt.
+        """
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 
     if not TYPE_CHECKING:

@@ -118,7 +118,8 @@ class Run:
         `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl, parquet,
         npy). `outputs`: nodes whose outputs are returned unchanged, such as an embedding. `keep`: columns of `rows` to
         repeat in the result. `ranks`: number of processes that share the rows; it does not change the result. The
-        result is a DataFrame, with the index of a given one; without pandas, a pyarrow Table. Raises DtrainError."""
+        result is a DataFrame, with the index of a given one; without pandas, a pyarrow Table. Raises DtrainError.
+        """
         from declarative_train.inference.predict import Prediction
 
         with _convert_errors():
@@ -146,7 +147,8 @@ class Run:
 
         `rows`: new rows with targets, in the forms that `predict` accepts; None: a set of the run. `set`: this set;
         None: the first set that the run evaluated. `max_samples`: evaluate only this number of samples of the set, as
-        `evaluation.max` does. `ranks`: number of processes that share the samples. Raises DtrainError."""
+        `evaluation.max` does. `ranks`: number of processes that share the samples. Raises DtrainError.
+        """
         from declarative_train.app.api.evaluation import Evaluation
         from declarative_train.inference.evaluate import evaluate
 

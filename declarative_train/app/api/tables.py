@@ -1,7 +1,8 @@
 """Tables as arguments and results of the Python API: pandas if it is installed, otherwise pyarrow, which always is.
 
 The tables of a run are made from its events: one has a row per logged step, the other a row per epoch. Columns have the
-names of TensorBoard's curves: `training/loss`, `training/accuracy`, `validation/loss`."""
+names of TensorBoard's curves: `training/loss`, `training/accuracy`, `validation/loss`.
+"""
 
 from __future__ import annotations
 

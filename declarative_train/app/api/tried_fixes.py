@@ -1,7 +1,8 @@
 """Fixes found by trying: for a diagnostic without a fix, a small edit after which lint no longer reports it.
 
 `recipe/hints/edits.py` proposes edits. Each edited text is linted without the data; the best ones are linted again with
-all requested checks. These fixes are never applied automatically, because the user may have meant another edit."""
+all requested checks. These fixes are never applied automatically, because the user may have meant another edit.
+"""
 
 from __future__ import annotations
 

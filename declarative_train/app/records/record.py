@@ -1,7 +1,8 @@
 """Record of a run, read from its folder: settings, state, latest values.
 
 The settings are in `run.json`, the events in `events.jsonl`. Only the end of the events is read, so that a list of a
-thousand runs is fast."""
+thousand runs is fast.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tables about the data of a recipe (sets, columns, fields, classes), as text or as one HTML page.
 
-Only some rows of a large set are read; the tables give their number."""
+Only some rows of a large set are read; the tables give their number.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Description of the inputs and outputs of an exported model (`preprocessing.json`), for people and programs.
 
-An entry of `inputs` names its columns, the preparation that the user must do (`before_the_model`), and the preparation
-that the model does (`in_the_model`). An entry of `outputs` says what its numbers mean.
+An entry of `inputs` lists the columns from which the input is made, the preparation that the user must do
+(`before_the_model`), and the preparation that the model does (`in_the_model`). An entry of `outputs` says what its
+numbers mean.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 
 
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
-    """Return a description of how an image must be prepared, all of which the model's user must do; {} for a field
-    without images."""
+    """Return a description of how to prepare an image, mask or boxes for the model. The user must do all of it. Return
+    {} for any other input."""
     field = FIELDS.read(entry.spec.component)
     if not field.is_lazy:
         return {}
@@ -89,9 +90,9 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keys and statistics of a date field, or `vocabularies` and `unknown` of a category field; {} for other
-    fields. A vocabulary is the list of a column's values by class number, without the number `unknown`; null means that
-    the column already has class numbers."""
+    """Return a description of a date field, with its keys and statistics, or of a category field, with `vocabularies`
+    and `unknown`; {} for other fields. A vocabulary lists a column's values by class number, without the class for
+    unknown values; it is null if the column already has class numbers."""
     if component.get("type") == "date":
         return {
             "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}
@@ -104,7 +105,7 @@ def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> 
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return sentences on the preparation of an input: (what the user must do before the model, what the model
+    """Return the preparation of an input as sentences: (what the user must do before the model, what the model
     does)."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)

@@ -1,4 +1,4 @@
-"""`dtrain export RUN --to FORMAT`: write a trained model as files that other tools load."""
+"""Command `dtrain export RUN --to FORMAT`: write a trained model as files that other tools load."""
 
 from __future__ import annotations
 

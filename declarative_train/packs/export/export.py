@@ -1,5 +1,5 @@
-"""Export of a trained model: a folder with the model, a description of its inputs and outputs, and code that loads the
-model."""
+"""Export of a trained model to a folder, which contains the model, a description of its inputs and outputs, and code
+that loads the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `max_relative_error`: the largest difference between the outputs of the model and those of
+    """Result of an export. `max_relative_error`: the largest difference between the outputs of the trained model and of
     the written file after loading, divided by the largest output."""
 
     folder: Path
@@ -93,8 +93,8 @@ def export(
 def _export_published(
     trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """Export a node in the format of the library that `to` names. `outputs`: the name of the node; may be empty if only
-    one node is possible."""
+    """Export a node of the model in the format of a library, which `to` names. `outputs`: the name of the node; it may
+    be empty if only one node is possible."""
     if len(outputs) > 1:
         raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
@@ -116,7 +116,8 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export: `wanted`, or the only node for which the library has a model. Raises UsageError."""
+    """Return the node to export: the node `wanted`, or if this is None the only node that is a model of the library.
+    `to`: the library's format. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
@@ -145,8 +146,9 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. A format without a computation (`is_program` False) gets the tensors of the whole
-    model, unless `outputs` are named. Tensors that were loaded together with adapters count as trained."""
+    """Return the program to export. If the format contains no computation (`is_program` is False) and `outputs` is
+    empty, the program has the tensors of the whole model; parameters that were loaded together with adapters then count
+    as trained."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -163,8 +165,8 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to. `mark`: the file by which the folder of an export is recognised. Raises UsageError
-    if the folder has files but not this one."""
+    """Return the folder to write to. Raises UsageError if it has files but is not an earlier export, which has the file
+    `mark`."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
@@ -199,7 +201,8 @@ def _num_tensors(trained: Trained) -> int:
 
 
 def _write_sample(program: Program, path: Path) -> None:
-    """Write made-up inputs with their outputs to a file: a few rows, or one if a row is large."""
+    """Write a file with made-up inputs and the program's outputs for them. They have a few rows, or one if a row is
+    large."""
     row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
     rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
     arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}
@@ -208,5 +211,5 @@ def _write_sample(program: Program, path: Path) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """Return the tensor as a numpy array; bfloat16 becomes float32, because numpy does not have it."""
+    """Return the tensor as a numpy array; bfloat16 becomes float32, because numpy has no bfloat16."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

@@ -1,12 +1,13 @@
 """Formats of an export. A format writes a file and loads it again as users do, to compare it with the trained model.
 
-    safetensors   the tensors by the recipe's names (`safetensors.torch.load_file`)
-    state-dict    the same for `torch.load(weights_only=True)`
-    peft          only the adapters, with PEFT's names and config (`peft.PeftModel.from_pretrained`)
-    torch-export  the computation with its tensors (`torch.export.load`)
-    onnx          the same for onnxruntime and other tools
+safetensors   the tensors, with the recipe's names (`safetensors.torch.load_file`)
+state-dict    the same tensors for `torch.load(weights_only=True)`
+peft          only the adapters, with PEFT's names and config (`peft.PeftModel.from_pretrained`)
+torch-export  the computation with its tensors (`torch.export.load`)
+onnx          the same computation for onnxruntime and other tools
 
-The last two accept any number of rows. Every other size is as in training."""
+The last two accept any number of rows. All other sizes are those of training.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """Format of an export. `is_program`: the file contains the computation, not only tensors. `needs`: required
-    packages, which dtrain's extra `extra` installs. `merges`: adapters are merged into the weights first."""
+    """Format of an export. `is_program`: its file contains the computation, not only tensors. `needs`: required
+    packages; `extra`: the extra of dtrain that installs them. `merges`: adapters are merged into the weights before
+    writing."""
 
     file: str
     is_program: bool
@@ -49,7 +51,8 @@ class ExportFormat:
     tensors: Callable[[Program], dict[str, torch.Tensor]] = lambda program: _tensors(program)
 
     def require(self, name: str) -> None:
-        """Raise ExportFailure if a package is missing."""
+        """Raise ExportFailure if a package that the format needs is missing. `name`: the format's name, for the
+        message."""
         for package in self.needs:
             try:
                 import_module(package)
@@ -58,8 +61,8 @@ class ExportFormat:
 
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
-    """Return the largest difference between the written file and the model: of outputs for made-up rows, or of tensors.
-    Raises ExportFailure if it is more than rounding."""
+    """Compare the written file with the model. Return the largest relative difference of their outputs for made-up
+    rows, or of their tensors if the file has no computation. Raises ExportFailure if it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)
@@ -110,7 +113,7 @@ def _read_state_dict(program: Program, path: Path, rows: Rows) -> dict[str, torc
 
 
 def _export_module(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """Export a module with torch.export; the first dimension of its tensors, the batch, has any size."""
+    """Export a module with torch.export. The first dimension of its inputs, the batch, may have any size."""
     rows = torch.export.Dim("batch", min=1)
     shapes = tuple(
         {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None

@@ -22,7 +22,7 @@ from declarative_train.plan.codec import to_masked_json
 
 
 class LibraryModel(NamedTuple):
-    """Node that is a model of a library: the node's path, the name of the library, and the fields of the node's
+    """Node that is a model of a library: the path of the node, the name of the library, and the fields of the node's
     component."""
 
     node: str
@@ -39,8 +39,8 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
 
 
 def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dtype: torch.dtype | None) -> None:
-    """Write all files with the library's own code. Raises ExportFailure if the library cannot write the model, or if
-    the written model differs after loading."""
+    """Write all files of a node's model with the library's own code. Raises ExportFailure if the library cannot write
+    the model, or if the model differs after loading the files."""
     node: Any = trained.module().get_submodule(found.node)
     layer = node._dtrain_layer
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)

@@ -1,6 +1,7 @@
 """README of a published model: the model's name, code that loads the model, and the recipe that trained it.
 
-https://huggingface.co/docs/hub/model-cards"""
+https://huggingface.co/docs/hub/model-cards
+"""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ _INPUTS = {"resnet": "image", "vit": "image"}
 def card(
     trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
 ) -> str:
-    """Return the README of an exported block. `found`: the published model that the block is; `library`: name of the
-    package that loads it; `config`: the config in the folder, or None; `copied`: names of the tokenizer's files
-    there."""
+    """Return the README of an exported block. `found`: the published model that the block corresponds to; `library`:
+    name of the package that loads the model; `config`: content of the folder's config.json, or None; `copied`: names of
+    the tokenizer's files in the folder."""
     name = _name(found, library, config)
     note = "" if _INPUTS.get(found.block) is not None else no_tokenizer(copied)
     return card_of(trained, name, _LIBRARY[library], _code(name, library), _recipe(found, library), note)
@@ -52,7 +53,7 @@ def card_of(trained: Trained, name: str, library: str, code: list[str], model: l
 
 
 def no_tokenizer(copied: list[str]) -> str:
-    """Return a note if none of the copied files is a tokenizer's; otherwise ""."""
+    """Return a note that the export has no tokenizer, if no file in `copied` belongs to one; otherwise ""."""
     if "tokenizer.json" in copied or "tokenizer_config.json" in copied:
         return ""
     return "This folder has no tokenizer, as the run began without one."
@@ -62,7 +63,7 @@ _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvisio
 
 
 def auto_of(architecture: str) -> str:
-    """Return the name of the class of transformers (`AutoModel...`) that loads an architecture."""
+    """Return the name of the class of transformers (`AutoModel...`) that loads models of the class `architecture`."""
     return next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
 
 

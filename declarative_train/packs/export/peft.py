@@ -1,8 +1,9 @@
-"""`--to peft`: only the adapters, in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
+"""Export format `peft`: only the adapters, as PEFT stores them: `adapter_config.json` and `adapter_model.safetensors`.
 
 https://huggingface.co/docs/peft/developer_guides/checkpoint. If the run began with a published model, the tensors have
 the names of that model, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names and can
-be added to a module with these names, such as the one that `load.py` builds."""
+be added to a module with these names, such as the one that `load.py` builds.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 
 
 class PeftAdapter(NamedTuple):
-    """Adapter in PEFT's terms: the name of the adapted module, its matrices, and `alpha`, by which PEFT scales the
-    product."""
+    """Adapter as PEFT describes it: the name of the adapted module, the adapter's matrices, and `alpha`, by which PEFT
+    scales their product."""
 
     module: str
     a: torch.Tensor
@@ -56,8 +57,8 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return the tensors of PEFT's file by name: all tensors of the adapters, and all tensors of other modules that
-    have a trained parameter."""
+    """Return {name in PEFT's file: tensor}: all tensors of the adapters, and all tensors of other modules that have a
+    trained parameter."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
@@ -74,7 +75,7 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def config_of(program: Program) -> dict[str, Any]:
-    """Return PEFT's config. Ranks and alphas other than the most frequent ones are listed as patterns."""
+    """Return PEFT's config. It has the most frequent rank and alpha, and patterns for modules with other ones."""
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
@@ -129,8 +130,9 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield (tensor of the base model, first row, row after the last) for each tensor that forms part of the parameter
-    `name`. `rows`: number of rows of the parameter. Raises ExportFailure if the base model lacks it."""
+    """Yield (tensor of the base model, first row, row after the last) for each tensor of the published base model that
+    is a part of the parameter `name`. `rows`: number of rows of the parameter. Without a published base, yield the
+    parameter itself. Raises ExportFailure if the base model lacks the parameter."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan
@@ -200,8 +202,7 @@ def _other_trained(program: Program) -> list[str]:
 
 
 def _base_names(program: Program, module: str) -> list[str]:
-    """Return the names that the modules corresponding to the recipe's module `module` have in the published base
-    model."""
+    """Return the names of the modules in the published base model that correspond to the recipe's module `module`."""
     names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
     found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
     return list(found)

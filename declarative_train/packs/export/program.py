@@ -1,11 +1,12 @@
-"""Program to export: one module that computes outputs in their unit from the values of a table's columns.
+"""Program to export: one module that computes outputs from the values of a table's columns, in the unit of the target.
 
 There are two kinds of inputs:
 
-    raw       numbers as in the table. The module fills missing ones, scales and normalises, with the run's statistics,
-              and converts outputs with a normalised target to the unit of its columns. The user converts words to class
-              numbers.
-    prepared  fields as in the run's batches; outputs are not converted"""
+raw       numbers as in the table. The module fills missing ones, scales and normalises, with the run's statistics,
+          and converts outputs with a normalised target to the unit of its columns. The user converts words to class
+          numbers.
+prepared  fields as in the run's batches; outputs are not converted
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _REACH = 2.0  # most standard deviations of made-up numbers from the mean
 @dataclass(frozen=True)
 class ProgramInput:
     """Input of an exported program. `dtype`: the dtype that the program accepts. `preparation`: the conversion that the
-    program applies to it; none for prepared inputs."""
+    program applies to the input; for prepared inputs, it changes nothing."""
 
     spec: FieldSpec
     dtype: torch.dtype
@@ -51,8 +52,9 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program. `meanings`: what its numbers are (scores, classes, ...), from the losses that read
-    it. `unit`: the meaning to whose unit the output is converted; None: it is not converted."""
+    """Output of an exported program. `meanings`: what its numbers are (scores, classes, ...) according to the losses
+    that read it. `unit`: the one of the meanings to whose unit the output is converted; None: the output is not
+    converted."""
 
     name: str
     dtype: torch.dtype
@@ -73,7 +75,7 @@ class Base:
 @dataclass(frozen=True)
 class Program:
     """Program to export. `module` accepts a tensor (B, *shape) for each input, by position or by name, and returns a
-    tuple of the outputs. `network`: the trained part of the module. `drawn`: outputs that are random in each call."""
+    tuple of the outputs. `network`: the trained part of `module`. `drawn`: names of outputs that are random."""
 
     module: fx.GraphModule
     network: nn.Module
@@ -93,13 +95,13 @@ class Program:
         return tuple(rows[entry.name] for entry in self.inputs)
 
     def rows(self, count: int) -> dict[str, torch.Tensor]:
-        """Return `count` made-up rows in the range of the run's data. (Real rows must not be published with the
-        model.)"""
+        """Return `count` made-up rows with values in the range of the run's data. (Real rows must not be published with
+        the model.)"""
         generator = np.random.default_rng(SEED)
         return {entry.name: _draw_rows(entry, count, generator) for entry in self.inputs}
 
     def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-        """Return the outputs for `rows` by name. `seed`: for random outputs."""
+        """Return {name: output} for `rows`. `seed`: seed of random outputs."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             found = self.module(*self.arguments(rows))
@@ -107,8 +109,8 @@ class Program:
 
 
 class Prepare(nn.Module):
-    """Layer that converts numbers (B, ...) of any floating dtype, nan if missing, to the field's values, as
-    `TensorField.convert` does. It computes in float64 and returns `dtype`."""
+    """Layer that converts numbers (B, ...) of any floating dtype, nan if missing, to the values of a field, as
+    `TensorField.convert` does. It computes in float64 and returns a tensor of its `dtype`."""
 
     def __init__(self, preparation: Preparation, row: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
@@ -132,8 +134,8 @@ class Prepare(nn.Module):
 
 
 class ToUnit(nn.Module):
-    """Layer that converts an output (B, *items) to the unit of its target's columns. The output for a count is a
-    logarithm."""
+    """Layer that converts an output (B, *items) to the unit of its target's columns. If the target is a count, the
+    output is the logarithm of the count."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()
@@ -165,8 +167,9 @@ def _of_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tens
 def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
-    """Build a program for the named nodes; without names, for the outputs whose meaning follows from the losses.
-    `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and CheckpointFailure."""
+    """Build a program that computes the nodes `outputs`; if there are none, the outputs whose meaning follows from the
+    losses. `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and
+    CheckpointFailure."""
     names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
     own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32
@@ -182,8 +185,8 @@ def make_program(
 
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
-    """Return the program's input for a field. Normalised numbers are accepted in float64: with a large mean and a small
-    deviation, float32 would keep only noise."""
+    """Return the program's input for a field. Its dtype is float64 if the program normalises it: with a large mean and
+    a small deviation, float32 would keep only noise."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
@@ -195,8 +198,8 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the program's output for the node `name`. `said`: what the losses that read it mean by its numbers. It is
-    not converted if losses compare it with targets in different units."""
+    """Return the program's output for the node `name`. `said`: what its numbers mean according to each loss that reads
+    it. The output is not converted if the losses compare it with targets in different units."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
@@ -206,8 +209,8 @@ def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput
 def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Return one fx graph: the preparation of `inputs`, the network, and the conversion of `answers` to their units. It
-    has the network's argument names."""
+    """Return one fx graph: the preparation of `inputs`, then `network`, then the conversion of `answers` to their
+    units. Its arguments have the names of the network's."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()
@@ -235,8 +238,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return the number of last dimensions that belong to one row. (In a window, the first dimension counts the
-    rows.)"""
+    """Return the number of dimensions of an input that belong to one row of the table, the last ones. (In a window of
+    several rows, the first dimension counts the rows.)"""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1
@@ -248,8 +251,8 @@ def _row_dims(entry: ProgramInput) -> int:
 
 
 def _try_out(program: Program) -> Program:
-    """Run the program on made-up rows. Return it with the shapes and dtypes of its outputs, and the names of random
-    outputs."""
+    """Run the program on made-up rows. Return it with the shapes and dtypes of its outputs, and with the names of
+    outputs that are random."""
     rows = program.rows(3)
     with blame_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
         first, second = program.answers(rows, 1), program.answers(rows, 2)

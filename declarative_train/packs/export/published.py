@@ -1,8 +1,9 @@
-"""`dtrain export --to huggingface`, `timm` and `torchvision`: write a trained block in the format of the library.
+"""Export formats `huggingface`, `timm` and `torchvision`: write a trained block as the library stores its models.
 
-For huggingface and timm these are config.json and tensors in safetensors (large models in shards with an index); for
-torchvision, the file of a state dict. The folder also has the files of the tokenizer with which the run began, and a
-model card with the recipe. Adapters are merged into the weights."""
+For huggingface and timm, the model is config.json and tensors in safetensors (large models in shards with an index);
+for torchvision, it is the file of a state dict. The folder also has the files of the tokenizer with which the run
+began, and a model card with the recipe. Adapters are merged into the weights.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ _TOKENIZER = (
 
 
 def find_published_base(trained: Trained) -> Base | None:
-    """Return the published model with which training began, if all its parameters were loaded and it is a model of
-    transformers (whose names PEFT's adapters use); otherwise None."""
+    """Return the published model with which training began, if it is a model of transformers (PEFT's adapters use its
+    names) and all its parameters were loaded; otherwise None."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
@@ -78,8 +79,9 @@ def find_published_base(trained: Trained) -> Base | None:
 def write_published(
     trained: Trained, found: PublishedPlan, library: str, folder: Path, dtype: torch.dtype | None
 ) -> None:
-    """Write all files in the format of `library`. Raises ExportFailure if the library has no such model, if its config
-    cannot describe the block, and if the files differ from the model after loading."""
+    """Write all files of a trained block in the format of `library`. `found`: the published model that the block
+    corresponds to. Raises ExportFailure if the library has no such model, if its config cannot describe the block, or
+    if the model differs after loading the files."""
     family = family_of(found.block)
     assert family is not None
     try:
@@ -130,8 +132,8 @@ def write_published(
 
 
 def classes_learned(trained: Trained, node: str) -> tuple[str, ...]:
-    """Return the class names of the node's scores, if a loss reads these and the names are not just numbers; otherwise
-    ()."""
+    """Return the names of the classes for which the node computes scores. Return () if no loss reads the scores, or if
+    the names are only numbers."""
     for each in meanings(trained.plan):
         if each.kind == "class" and each.output in (node, f"{node}.logits") and each.class_axis == 0 and not each.items:
             return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
@@ -150,9 +152,9 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
-    """Yield (name in the file, function that returns the tensor) for each tensor of the published model. `tensors`: how
-    parameters form its tensors. `tied`: parameters to leave out, because they are tied to another one. Buffers have
-    float32 or a more precise dtype: the bias of experts changes by less than half precision can represent."""
+    """Yield (name in the file, function that returns the tensor) for each tensor of the published model. `tensors`: map
+    from the block's parameters to these tensors. `tied`: parameters to leave out, because they are tied to another one.
+    Buffers are at least float32, because the bias of experts changes by less than half precision can represent."""
     sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
@@ -177,7 +179,8 @@ def _tensors(
 
 
 def _join_slices(slices: Sequence[tuple[PartPlan, MakeTensor]]) -> torch.Tensor:
-    """Return the tensor of the file that consists of these slices, which parts of several parameters fill."""
+    """Return one tensor of the file, joined from slices that come from several parameters. All `slices` belong to
+    it."""
     part, made = slices[0]
     like = made()
     whole = like.new_empty(part.count, *like.shape[:-1], like.shape[-1] * part.step)
@@ -222,7 +225,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def _check(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
-    """Raise ExportFailure if the files, read back, differ from the model in any bit."""
+    """Read the files and compare them with `tensors`. Raises ExportFailure if any value differs."""
     from safetensors import safe_open
 
     read: set[str] = set()
@@ -244,8 +247,9 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer, or copy those of the published model with which training began
-    (`begun`: its folder). Return their names, [] if there is no tokenizer. Raises ExportFailure."""
+    """Write the files of the run's own tokenizer; if it has none, copy the tokenizer's files from `begun`, the folder
+    of the published model with which training began. Return the names of the files, [] if there is no tokenizer. Raises
+    ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:
@@ -257,7 +261,7 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 
 
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
-    """Write the files of the run's tokenizer. Return their names; an empty list if the run has no tokenizer. Raises
+    """Write the files of the run's own tokenizer. Return their names, [] if the run has no tokenizer. Raises
     ExportFailure."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
     with_files = [each for each in components if each.get("tokenizer", BYTES) != BYTES]

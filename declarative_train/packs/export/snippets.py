@@ -1,5 +1,5 @@
-"""Texts of `load.py` and `README.md` in an exported folder. The code runs unchanged, and without this package where
-possible."""
+"""Texts of `load.py` and `README.md` in an exported folder. The code of `load.py` runs unchanged; where possible, it
+does not need dtrain."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ for name, tensor in model.named_parameters():
 
 
 def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: str | None = None) -> str:
-    """Return the code of `load.py` for an export in the format `to`. `dtype`: precision of the exported model, which
-    decides the tolerance. `is_table`: the inputs are columns of numbers and words. `is_whole`: the file has every
-    tensor of the model. `auto`: the class of transformers that loads the base model of the adapters; None if the base
-    is not a published model."""
+    """Return the code of `load.py`, the example script in an exported folder. `to`: the format; `dtype`: precision of
+    the exported model, by which the script's tolerance is chosen. `is_table`: the inputs are columns of numbers and
+    words. `is_whole`: the file has every tensor of the model. `auto`: the class of transformers that loads the base
+    model of the adapters; None if the base is not a published model."""
     if to == "peft":
         return _PEFT if auto is None else _PEFT_PUBLISHED.format(auto=auto)
     if to in ("safetensors", "state-dict"):

@@ -1,4 +1,5 @@
-"""Field of bounding boxes: a column of lists of boxes -> float32 (length, 4), a mask, and class numbers."""
+"""Field of bounding boxes: a column with a list of boxes in each row becomes float32 (length, 4), a mask, and class
+numbers."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ _ORDER = {"xyxy": "left, top, right, bottom", "xywh": "left, top, width, height"
 
 
 class Boxes(NamedTuple):
-    """Boxes of one sample. `corners`: (N, 4) float64, left, top, right, bottom, in pixels of a picture of `size`
-    (height, width); if `size` is None, in the unit of the file. `classes`: (N,) int64. `visible`: (N,) share of each
-    box's area that transforms have left inside the picture."""
+    """Boxes of one sample. `corners`: (N, 4) float64, each left, top, right, bottom; in pixels of an image of `size`
+    (height, width), or in the unit of the file if `size` is None. `classes`: (N,) int64. `visible`: (N,) for each box
+    the fraction of its area that is still inside the image after the transforms."""
 
     corners: np.ndarray
     classes: np.ndarray
@@ -37,8 +38,8 @@ class Boxes(NamedTuple):
     size: tuple[int, int] | None = None
 
     def move(self, motions: Sequence[Motion]) -> Boxes:
-        """Return the boxes after the motions. After each motion, a box is the smallest upright rectangle around the
-        moved box, clipped to the image."""
+        """Return the boxes after applying the motions in order. After each motion, a box is the smallest upright
+        rectangle around the moved box, clipped to the image."""
         import numpy as np
 
         found = self
@@ -165,8 +166,8 @@ class BoxesField(Field):
         raise TypeError("boxes are made together with their picture")
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
-        """Read the boxes of one row, in the unit of the file. `value`: the row's list of boxes. `labels`: its classes;
-        None for a field without them. `row`: number for messages. Raises BadValueError."""
+        """Read the boxes of one row, in the unit of the file. `value`: the row's list of boxes. `labels`: their
+        classes; None if the field has no classes. `columns`, `row`: for messages. Raises BadValueError."""
         import numpy as np
 
         name = columns[0].name
@@ -187,8 +188,8 @@ class BoxesField(Field):
         return Boxes(corners, classes, np.ones(len(numbers)))
 
     def _numbers(self, value: Any, name: str, row: int) -> np.ndarray:
-        """Return the numbers of a row's boxes as in the file, (N, 4) float64. `name`: the column. Raises BadValueError
-        for a value of another form."""
+        """Return the numbers of a row's boxes as they are in the file, (N, 4) float64. `value`: the row's list of
+        boxes; `name`: the column. Raises BadValueError for a value of another form."""
         import numpy as np
 
         if value is None:
@@ -208,8 +209,8 @@ class BoxesField(Field):
         return found
 
     def _classes(self, value: Any, count: int, column: Column, row: int) -> np.ndarray:
-        """Return the class numbers of a row's `count` boxes, (N,) int64. `value`: the classes in the file; a value that
-        is not a list is the class of a single box. Raises BadValueError."""
+        """Return the class numbers of a row's `count` boxes, (N,) int64. `value`: the classes in the file, a list or
+        the class of a single box. Raises BadValueError."""
         import numpy as np
 
         name = column.name
@@ -251,12 +252,12 @@ class BoxesField(Field):
         return Boxes(inside, boxes.classes, boxes.visible, size)
 
     def drop_hidden(self, boxes: Boxes) -> Boxes:
-        """Return only the boxes of which at least the share `min_visibility` (a key of the field) is still visible."""
+        """Return only the boxes whose visible fraction is at least the field's key `min_visibility`."""
         is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
         return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
 
     def to_array(self, boxes: Boxes) -> np.ndarray:
-        """Return the array for the field's output, padded to `length` boxes."""
+        """Return the array for the field's output (boxes, mask or labels), padded to `length` boxes."""
         import numpy as np
 
         found, count = self.drop_hidden(boxes), 0
@@ -274,8 +275,8 @@ class BoxesField(Field):
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return the corners (N, 4) of the boxes in `values` (length, 4), the field's tensor of one sample, without
-        padding, in pixels of an image of this height and width."""
+        """Return the corners (N, 4) of boxes in pixels of an image of `size` (height, width). `values`: (length, 4),
+        the field's tensor for one sample; its padding is left out."""
         import numpy as np
 
         found = _to_corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)
@@ -283,7 +284,7 @@ class BoxesField(Field):
 
 
 def _to_corners(numbers: np.ndarray, format: Format) -> np.ndarray:
-    """Convert boxes (N, 4) of `format` to left, top, right, bottom."""
+    """Convert boxes (N, 4) in the format `format` to left, top, right, bottom."""
     import numpy as np
 
     if format == "xyxy":
@@ -304,7 +305,7 @@ def _from_corners(corners: np.ndarray, format: Format) -> np.ndarray:
 
 
 def _clip(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Clip boxes to an image of this height and width. Return (clipped boxes, share of each box's area that is
+    """Clip boxes to an image of `size` (height, width). Return (clipped boxes, fraction of each box's area that was
     inside)."""
     import numpy as np
 

@@ -1,4 +1,5 @@
-"""Checks of images: fields with positions that transforms do not move, and scales that are applied twice."""
+"""Checks of a recipe with images: fields with positions in an image that the transforms do not move, and scales that
+are applied twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Field of images: a column of image files -> float32 (C, H, W), 0 to 1. An image is decoded when its sample is
-read."""
+"""Field of images: a column of image files becomes float32 (C, H, W), from 0 to 1. An image is decoded when its sample
+is read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ORIENTATION = 0x0112  # EXIF's tag
 
 @cache
 def pillow_image() -> Any:
-    """Return Pillow's module `Image`, without its warning about images of more than 89 million pixels. (Pillow refuses
-    images twice as large; they are reported as unreadable.) Raises ImportError."""
+    """Return Pillow's module `Image`, with its warning about images of more than 89 million pixels turned off. (Pillow
+    raises an error for images twice as large; these are reported as unreadable.) Raises ImportError."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -38,8 +38,8 @@ def pillow_image() -> Any:
 
 
 class PictureField(Field, ABC):
-    """Base class of fields of picture files. A file is decoded when its sample is read; `numbers` converts the picture
-    to an array after the transforms."""
+    """Base class of fields that read image files. A file is decoded when its sample is read; after the transforms,
+    `numbers` converts the image to an array."""
 
     lazy: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     dtype: ClassVar[DType] = "float32"
@@ -68,17 +68,17 @@ class PictureField(Field, ABC):
     @property
     @abstractmethod
     def filter(self) -> Method:
-        """Pillow's filter for resizing to `size`."""
+        """Filter of Pillow with which images are resized to the field's `size`."""
 
     @abstractmethod
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
-        """Return the TensorSpec of an image of this size with numbers in `interval`. A side that differs between images
-        is 0 in the spec."""
+        """Return the TensorSpec of an image. `size`: (height, width), None for a side that differs between images,
+        which is 0 in the spec. `interval`: range of the numbers."""
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        """Return a copy of an opened Pillow image, turned upright and in the field's form, for the transforms. Raises
-        BadValueError and ValueError."""
+        """Return a copy of an opened Pillow image as the transforms read it: turned upright, and in the mode of the
+        field. Raises BadValueError and ValueError."""
 
     @abstractmethod
     def numbers(self, picture: Any) -> np.ndarray: ...
@@ -87,7 +87,8 @@ class PictureField(Field, ABC):
         return None
 
     def size_of(self, column: Column) -> Size:
-        """Return the size of every image before the transforms; None for a side that differs between images."""
+        """Return the size of every image of the column before the transforms; None for a side that differs between
+        images."""
         if self.size is not None:
             return sides(self.size)
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)
@@ -99,22 +100,23 @@ class PictureField(Field, ABC):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        """Return the field's values for images without transforms: decoded and converted to arrays."""
+        """Return the arrays of images to which no transforms are applied."""
         import numpy as np
 
         found = [self.numbers(self.picture(value, columns[0], row)) for row, value in enumerate(values[0])]
         return np.stack(found)
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Return one value decoded to a Pillow image, resized to `size`, for the transforms. Raises BadValueError and
-        MissingPackageError."""
+        """Decode one value of the column to a Pillow image, resized to the field's `size`, for the transforms. Raises
+        BadValueError and MissingPackageError."""
         return self.resize_picture(self.decode_whole(value, column, row))
 
     def resize_picture(self, picture: Any) -> Any:
         return picture if self.size is None else resize(picture, *sides(self.size), self.filter)
 
     def decode_whole(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Return one value decoded as `picture` does, in the size that it has in the file."""
+        """Decode one value of the column to a Pillow image, as `picture` does, but keep the size that it has in the
+        file."""
         try:
             with self._open(value, column, row) as opened:
                 opened.load()
@@ -126,7 +128,7 @@ class PictureField(Field, ABC):
         return found
 
     def check_header(self, value: Any, column: Column, row: int) -> None:
-        """Raise BadValueError if the header of a file cannot be read, and MissingPackageError."""
+        """Read only the header of an image file. Raises BadValueError if it cannot be read, and MissingPackageError."""
         try:
             self._open(value, column, row).close()
         except (BadValueError, MissingPackageError):
@@ -135,7 +137,8 @@ class PictureField(Field, ABC):
             raise _decode_error(column, row, error) from error
 
     def size_bytes(self, value: Any, column: Column, row: int) -> int:
-        """Return the size of a file in bytes; 0 for an array. Raises BadValueError if it cannot be opened."""
+        """Return the size of an image file in bytes; 0 if the value is an array. Raises BadValueError if it cannot be
+        opened."""
         if isinstance(value, bytes):
             return len(value)
         return os.path.getsize(self._path(value, column, row)) if isinstance(value, str) else 0
@@ -210,7 +213,7 @@ class ImageField(PictureField):
         return _in_mode(turn_upright(picture), self.mode)
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Return a Pillow image after the transforms as float32 (C, H, W), 0 to 1."""
+        """Convert a Pillow image, after the transforms, to float32 (C, H, W), from 0 to 1."""
         import numpy as np
 
         values = np.asarray(picture)
@@ -233,7 +236,8 @@ def turn_upright(picture: Any) -> Any:
 
 
 def _in_mode(picture: Any, mode: str) -> Any:
-    """Return a copy of an image in this mode. Raises ValueError if the range of its pixel values is unknown."""
+    """Return a copy of an image in Pillow's mode `mode`. Raises ValueError if the range of the image's pixel values is
+    unknown."""
     import numpy as np
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Folders of images, one for each class: a table of files, which are read on access."""
+"""Source of images in folders, one folder for each class. An image file is read when its row is read."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _no_folder(root: str) -> SourceError:
 
 
 class FilesTable(Table):
-    """Table of files. File names are in memory; a file is opened, read and closed on access. `labels`: None for a file
-    without a label."""
+    """Table of files. It keeps only their names in memory; a file is opened, read and closed when its row is read.
+    `labels`: the label of each file, None for a file without one; None if no file has a label."""
 
     def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
         self.files = (f"{root}/" if is_elsewhere(root) else root,) if root else tuple(files)
@@ -102,8 +102,8 @@ class FilesTable(Table):
 
 
 def _content(path: str) -> bytes | OSError:
-    """Return the bytes of a file. For a deleted file, a broken link, or one without permission return the error: only
-    its row is bad, and decoding the row raises it. Raises SourceError for other errors."""
+    """Return the bytes of a file, or the error if it is missing, a broken link, or not permitted to be read. The error
+    is raised later, when the row is decoded, because only this row is bad. Raises SourceError for other errors."""
     try:
         return read_bytes(path)
     except SourceError as error:
@@ -113,7 +113,7 @@ def _content(path: str) -> bytes | OSError:
 
 
 def is_elsewhere(root: str) -> bool:
-    """Return whether a root is a URL rather than a local folder."""
+    """Return whether `root` is a URL, not a local folder."""
     return local_path(root) is None
 
 

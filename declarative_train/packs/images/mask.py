@@ -1,4 +1,4 @@
-"""Field of segmentation masks: a column of masks -> int64 (H, W), the class number of each pixel."""
+"""Field of segmentation masks: a column of mask files becomes int64 (H, W), the class number of each pixel."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform brings in from outside the image. Between `picture` and `numbers` these
-        pixels are 0."""
+        """Class of pixels that a transform adds from outside the image. Between `picture` and `numbers`, these pixels
+        have the value 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -104,8 +104,8 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the classes of pixels as uint8 (H, W), shifted so that 0 is the class of pixels from outside. Raises
-        BadValueError."""
+        """Return the classes of pixels as uint8 (H, W). They are shifted so that 0 is the class of pixels from outside
+        the image. Raises BadValueError."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)
@@ -127,7 +127,7 @@ class MaskField(PictureField):
         return moved
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Return a mask, a Pillow image after the transforms, as int64 (H, W) class numbers."""
+        """Convert a mask, a Pillow image after the transforms, to class numbers, int64 (H, W)."""
         import numpy as np
 
         found: np.ndarray = (np.asarray(picture).astype(np.int64) + self._outside) % _LEVELS
@@ -135,7 +135,8 @@ class MaskField(PictureField):
 
 
 def _pixels(picture: Any) -> np.ndarray:
-    """Return the pixel values in the file, (H, W) int64. Raises ValueError for a mode without such values."""
+    """Return the pixel values of a mask in the file, (H, W) int64. Raises ValueError for a Pillow mode that has no such
+    values."""
     import numpy as np
 
     if picture.mode == "F":

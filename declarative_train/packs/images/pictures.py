@@ -1,7 +1,9 @@
 """Reading of images for a batch: they are decoded, changed by the transforms in order, and converted to arrays.
 
-Random numbers depend only on (seed, epoch, sample, position of the transform in the list). Rank, loader process and the
-other samples of the batch do not matter, and a resumed run draws the same numbers as an uninterrupted one."""
+Random numbers depend only on (seed, epoch, sample, position of the transform in the list). They do not depend on the
+rank, the loader process or the other samples of the batch, and a resumed run draws the same numbers as an uninterrupted
+one.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class PictureValues(NamedTuple):
-    """Values (N,) of the column of a field of images or boxes. `classes`: for boxes, the values of the column with
-    their classes."""
+    """Values (N,) of the column that a field of images or boxes reads, with the field. `classes`: for boxes, the column
+    of their classes and its values; None if there is no such column."""
 
     field: PictureField | BoxesField
     column: Column
@@ -45,8 +47,8 @@ class PictureValues(NamedTuple):
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int, whole: bool) -> int:
-        """Check one row; decode the image completely if `whole`. Return the size of the image's file in bytes, 0 for
-        boxes. Raises BadValueError and MissingPackageError."""
+        """Check that a row can be read. `whole`: decode the whole image, not only its header. Return the size of the
+        image's file in bytes, 0 for boxes. Raises BadValueError and MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
             return 0
@@ -58,7 +60,7 @@ class PictureValues(NamedTuple):
 
 
 class Pictures(LazyReader):
-    """Reader of pictures, masks and boxes."""
+    """Reader of images, masks and boxes."""
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
         if isinstance(field, BoxesField):
@@ -134,7 +136,9 @@ class Pictures(LazyReader):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of each field: (N, C, H, W) for images, (N, H, W) for masks, (N, length, ...) for boxes."""
+        """Return {field: its array}: (N, C, H, W) for images, (N, H, W) for masks, (N, length, ...) for boxes. `given`:
+        values by field; `shapes`: shapes of a sample; `keys`: number of each sample; `epoch`: None for an evaluation,
+        in which random transforms are not applied."""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
@@ -186,7 +190,7 @@ class Pictures(LazyReader):
 
 
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
-    """Return the images of a row as Pillow objects by field, in the size that they have in the file. Raises
+    """Return {field: Pillow image} for the images of a row, in the sizes that they have in the file. Raises
     LazyFieldError."""
     found = {}
     for name, each in given.items():
@@ -203,8 +207,8 @@ def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
     """Return the boxes of a row before the transforms: {image field: {field of boxes: its boxes}}. `sizes`: for each
-    image, its size in the file and its size after resizing. All outputs of a field use the same boxes. Raises
-    LazyFieldError."""
+    image field, the image's size in the file and its size after resizing. All outputs of a field share its boxes.
+    Raises LazyFieldError."""
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)
@@ -240,12 +244,13 @@ def _size(value: Any) -> tuple[int, int]:
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Return the field itself, declared as PictureField for the type checker."""
+    """Return `field` unchanged, with the static type PictureField."""
     return cast("PictureField", field)
 
 
 def _of_mask(transform: Transform) -> ShapeError | None:
-    """Return an error if the transform changes images in a way that masks cannot follow; otherwise None."""
+    """Return an error if a transform cannot be applied to images that have masks, because masks cannot be changed in
+    the same way; otherwise None."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
         return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of masks as well")
@@ -259,7 +264,8 @@ def _of_mask(transform: Transform) -> ShapeError | None:
 
 
 def _of_boxes(transform: Transform) -> ShapeError | None:
-    """Return an error if the transform changes images in a way that boxes cannot follow; otherwise None."""
+    """Return an error if a transform cannot be applied to images that have boxes, because boxes cannot be changed in
+    the same way; otherwise None."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes images, but boxes belong to one of them"
         return ShapeError(message, field="type", help="remove it, or list other fields")

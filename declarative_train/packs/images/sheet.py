@@ -1,5 +1,5 @@
-"""Sheet of images from all parts of a recipe's training set: as they are in the file, in three epochs of training, and
-in an evaluation."""
+"""Sheet of images from all parts of a recipe's training set. Each is shown as in the file, as in three epochs of
+training, and as in an evaluation."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
 
 
 def picture_sheet(data: DataSpec) -> bytes | None:
-    """Return the sheet as PNG file; None for a recipe without images. Raises DataError, SourceError and
-    BadSampleError."""
+    """Return the sheet of images as the content of a PNG file; None for a recipe without images. Raises DataError,
+    SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     if not training.lazy:
         return None
@@ -102,8 +102,8 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
 
 
 def _without_normalising(training: PreparedSet) -> PreparedSet:
-    """Return the training set with the transform `normalize` replaced by one that changes nothing, so that values are
-    between 0 and 1 and can be shown as colours. Random draws stay the same."""
+    """Return the training set with the transform `normalize` replaced by one that changes nothing. So values are from 0
+    to 1 and can be shown as colours. Random draws stay the same."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
     kept = tuple(
@@ -114,7 +114,7 @@ def _without_normalising(training: PreparedSet) -> PreparedSet:
 
 
 def _picture(values: np.ndarray) -> Image:
-    """Convert an array (C, H, W) of values from 0 to 1 to an image without alpha."""
+    """Convert an array (C, H, W) of values from 0 to 1 to a Pillow image without alpha."""
     from PIL import Image
 
     pixels = np.clip(np.rint(values * 255), 0, 255).astype(np.uint8)
@@ -126,7 +126,7 @@ def _field(given: PictureValues) -> PictureField:
 
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
-    """Paste the picture into the cell of the sheet at `left`, `top`, as large as the cell allows; pixels of small
+    """Paste the picture into the cell of the sheet at (`left`, `top`), as large as the cell allows; pixels of small
     images become squares. Return the scale."""
     from PIL import Image
 

@@ -1,4 +1,5 @@
-"""Weights of published models (`format` under `model.weights`): the files, and the parameters that the tensors fill."""
+"""Weights of published models (`format` in `model.weights`): finding the files, and mapping their tensors to
+parameters."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class PublishedWeights:
 
     @staticmethod
     def locate(values: WeightsSection, path: str) -> str:
-        """Return the path of the weights: a folder for `huggingface`, otherwise a file. Raises PublishedError."""
+        """Return the path of the weights: a folder for the format `huggingface`, otherwise a file. `path`: absolute
+        path of `values.path`. Raises PublishedError."""
         if values.format == TRANSFORMERS:
             return find_published_folder(values.path, path)
         if "://" in path:
@@ -71,7 +73,7 @@ class PublishedWeights:
 
     @staticmethod
     def unpack(source: Tensors) -> Tensors:
-        """Return the tensors of files; weights that are stored in four bits are unpacked, others are unchanged."""
+        """Return the tensors of files, with those that are stored in four bits unpacked."""
         return unpack(source)
 
     @staticmethod
@@ -93,8 +95,9 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of the tables with a row for each token that stay frozen although the recipe adds tokens and
-    trains other parameters of the node. (The rows of added tokens may be unused rows of the published tables.)"""
+    """Return the names of embedding tables and similar parameters (one row per token) that are frozen although the
+    recipe adds tokens and trains other parameters of the node. (The added tokens may use rows of the published tables
+    that were unused.)"""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -113,8 +116,8 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return (the WeightsPlan, None), or (None, (problem, hint)) if the files do not fit the model. Entries of `rename`
-    that match nothing are added to `diagnostics`."""
+    """Return (the WeightsPlan, None), or (None, (problem, hint)) if the files do not fit the model. A diagnostic is
+    added to `diagnostics` for each entry of `rename` that matches no tensor."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -174,9 +177,9 @@ def _plan(
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """Return the map from parameters to the tensors in a library's files. `config`: the config that decides the kind of
-    model and thereby the names; default: the one from which the node was made. Raises PublishedError if the library has
-    no such model."""
+    """Return the map from parameters of a block to the tensors in a library's files. `config`: the config that decides
+    the kind of model and thereby the names of tensors; None: the one from which the node was made. Raises
+    PublishedError if the library has no such model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
@@ -200,8 +203,8 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the file, rows in the model)} for the parameters with a row for each token, if the
-    node has more tokens than the config; otherwise {}."""
+    """Return {parameter: (rows in the file, rows in the model)} for parameters with a row for each token, if the node
+    has more tokens than the config; otherwise {}. `kind`: kind of the config's model."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]
@@ -211,8 +214,8 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if a param of the node has a value that no model of the library has, which tensors alone
-    would not show; otherwise None."""
+    """Return (problem, hint) if a param of the node has a value that the library's models cannot have, which is not
+    visible in the shapes of tensors; otherwise None."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
@@ -223,7 +226,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map with the names in the file of a model without an output layer (head)."""
+    """Return the map changed to the names that the tensors have in the file of a model without an output layer
+    (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()
@@ -232,13 +236,12 @@ def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
 
 
 def library_of(folder: str) -> str:
-    """Return the library that wrote a folder, according to its config; its tensors have this library's names. Raises
-    PublishedError."""
+    """Return the name of the library that wrote a folder, according to its config. Raises PublishedError."""
     return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
 def tensors_of(folder: str) -> str:
-    """Return the path of the file in a folder that lists all tensors. Raises PublishedError."""
+    """Return the path of the file in a folder that has, or lists, all tensors. Raises PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -248,7 +251,8 @@ def tensors_of(folder: str) -> str:
 
 
 def _find_odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """Return a message if tensors of a file are not floating point numbers of 16 bits or more; otherwise None."""
+    """Return a message if a tensor of a file is not a floating-point number of 16 bits or more; otherwise None.
+    `dtypes`: {name of a tensor: its dtype}."""
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None

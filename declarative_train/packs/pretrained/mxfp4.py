@@ -1,9 +1,9 @@
 """Weights of four bits in published files: the format MXFP4 (https://www.opencomputeproject.org, OCP Microscaling
-Formats 1.0), as gpt-oss is stored.
+Formats 1.0), in which gpt-oss is stored.
 
-The file has `NAME_blocks` (..., rows, blocks, 16), bytes of two numbers each, the lower half first, and `NAME_scales`
-(..., rows, blocks), the exponent of each block of 32 numbers. The tensor `NAME` has the columns first: (..., blocks *
-32, rows).
+For a tensor `NAME`, the file has `NAME_blocks` (..., rows, blocks, 16), in which each byte has two numbers, the lower
+half first, and `NAME_scales` (..., rows, blocks), the exponent of each block of 32 numbers. The unpacked tensor has the
+columns first: (..., blocks * 32, rows).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def unpack_header(header: Header) -> Header:
-    """Return the header in which each packed weight is one tensor, instead of its two parts; in bfloat16, which holds
-    all their values."""
+    """Return the header with one tensor in place of the two parts of each packed weight. Its dtype is bfloat16, which
+    can represent all values."""
     packed = _find_packed({name: shape for name, (shape, _) in header.items()})
     parts = {f"{name}{end}" for name in packed for end in (_BLOCKS, _SCALES)}
     kept = {name: item for name, item in header.items() if name not in parts}
@@ -34,7 +34,8 @@ def unpack_header(header: Header) -> Header:
 
 
 def unpack(source: Tensors) -> Tensors:
-    """Return the tensors with the packed ones unpacked as they are read, slice by slice of their first dimension."""
+    """Return the tensors with each packed weight as one tensor. It is unpacked when it is read, one slice of the first
+    dimension at a time."""
     from declarative_train.engine.step.tensor_files import Tensors
 
     packed = _find_packed(source.shapes)
@@ -51,7 +52,7 @@ def unpack(source: Tensors) -> Tensors:
 
 
 def _find_packed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that packed tensors have after unpacking, by name. `shapes`: shapes of all tensors in the
+    """Return {name of a packed tensor: its shape after unpacking}. `shapes`: {name: shape} of all tensors in the
     files."""
     found = {}
     for name, shape in shapes.items():
@@ -63,7 +64,7 @@ def _find_packed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
 
 
 def _decode(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of blocks (..., rows, blocks, 16) with their scales, (..., blocks * 32, rows)."""
+    """Return the numbers (..., blocks * 32, rows) of packed `blocks` (..., rows, blocks, 16) with their `scales`."""
     import torch
 
     values = torch.tensor((*_VALUES, *(-value for value in _VALUES)))

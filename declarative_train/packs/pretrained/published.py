@@ -1,8 +1,9 @@
 """Published models that dtrain's blocks can load: conversion between `config.json` and the params of a block, and the
 names of tensors.
 
-The data of a family of models is in `families/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
-that need code are in `converters/`."""
+Each family of models has a file `families/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions that
+need code are in `converters/`.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 
 
 class ModelHead(NamedTuple):
-    """Output layer (head) of a model, as a value of the block's param `head`: the architectures that have it (the first
-    is used for writing) and its tensors. `has_labels`: its `out_features` are the labels of the config."""
+    """Output layer (head) that models of a kind may have; it is selected by the block's param `head`. `architectures`:
+    class names of models with this head, of which the first is written to configs. `tensors`: tensors of the head.
+    `has_labels`: its `out_features` is the number of labels in the config."""
 
     architectures: tuple[str, ...]
     tensors: Mapping[str, object]
@@ -39,9 +41,9 @@ class ModelHead(NamedTuple):
 
 
 class ModelKind(NamedTuple):
-    """Model of a family in a library: a `model_type` of transformers, an `architecture` of timm. `base`: its class
-    without the head. A kind with several heads has its own `prefix`, and its `architecture` is the class without a
-    head."""
+    """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
+    `architecture`: class name of the model; `base`: class name without the head. If a kind has several heads, it has
+    its own `prefix`, and `architecture` is the class without a head."""
 
     library: str
     architecture: str
@@ -56,8 +58,9 @@ class ModelKind(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """Names that a library gives to the tensors of a family. `ignored`: tensors that are not loaded. `params`: params
-    with the value that all models of the library have. `respelt`: endings of names in old files -> current ones."""
+    """Names that a library gives to the tensors of a family's models. `ignored`: tensors that are not loaded. `params`:
+    params of the block with the value that all models of the library have. `respelt`: {ending of a name in old files:
+    its current form}."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -67,8 +70,8 @@ class TensorNames(NamedTuple):
 
 
 class NameMap(NamedTuple):
-    """Names of the tensors of one model, by parameter, with `*` for the number of a copy. `drawn`: parameters of an
-    output layer, which keep random initial values if a file does not have them."""
+    """Names of the tensors of one model. `entries`: tensors by parameter, with `*` in place of the number of a repeated
+    block. `drawn`: parameters of an output layer, which keep random initial values if a file does not have them."""
 
     entries: dict[str, tuple[PartPlan, ...]]
     prefix: str
@@ -78,7 +81,7 @@ class NameMap(NamedTuple):
 
 
 class SizeSource(NamedTuple):
-    """Source of a block's param: the size of dimension `dim` of a parameter."""
+    """Source of the value of a block's param: the size of dimension `dim` of a parameter."""
 
     parameter: str
     dim: int
@@ -86,11 +89,12 @@ class SizeSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Family of published models that a block can load.
+    """Family of published models that one of dtrain's blocks can load.
 
-    `sizes`: params that are sizes, each with the parameters from which it can be found; a model has one of them.
-    `follows`: sizes that the block gets from its data, so that a config does not set them. `names`: tensor names by
-    library."""
+    `sizes`: {param of the block that is a size: parameters whose shape shows it}; a model has one of these parameters.
+    `follows`: sizes that the block gets from its data, so that they are not read from a config. `names`: names of
+    tensors, by library.
+    """
 
     block: str
     kinds: Mapping[str, ModelKind]
@@ -101,7 +105,8 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a model's tensors. `kind`: None for the first kind of the library."""
+        """Return the names of a model's tensors. `params`: params of the block; `kind`: name of the kind of model;
+        None: the first kind of the library."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own
@@ -138,7 +143,7 @@ def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Pa
 
 
 def _fill(name: str, params: Mapping[str, object], prefix: str) -> str:
-    """Return `name` with `{prefix}` replaced by `prefix`, and the names of params in braces by the params' values."""
+    """Return `name` with `{prefix}` and each `{param}` in it replaced by their values."""
     return _PARAM.sub(
         lambda place: f"{{+{params[place[1]]}}}" if place[0][1] == "+" else str(params[place[1]]),
         name.replace("{prefix}", prefix),
@@ -146,7 +151,7 @@ def _fill(name: str, params: Mapping[str, object], prefix: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the names of the blocks that published models can fill."""
+    """Return the names of the blocks that can load published models."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
@@ -171,8 +176,8 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file, with
-    values for all models, which the values for a single model override."""
+    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file. It has
+    values for all kinds, which a kind may override."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (
@@ -213,8 +218,9 @@ def _follows(at: Any) -> SizeSource:
 
 
 def find_published_folder(written: str, absolute: str) -> str:
-    """Return the folder of a published model: the path `absolute` if it exists; if `written`, the text in the recipe,
-    is a hub id (`org/name`), its snapshot in huggingface-hub's cache. Nothing is downloaded. Raises PublishedError."""
+    """Return the folder of a published model. It is the path `absolute` if this exists. Otherwise, if `written`, the
+    text in the recipe, is a hub id (`org/name`), it is the model's folder in huggingface-hub's cache. Nothing is
+    downloaded. Raises PublishedError."""
     if "://" in absolute:
         raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")
     if os.path.isdir(absolute):
@@ -236,7 +242,7 @@ def find_published_folder(written: str, absolute: str) -> str:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Return the config in a model's folder. Raises PublishedError."""
+    """Return the content of the config in a model's folder. Raises PublishedError."""
     path = os.path.join(folder, CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
@@ -273,8 +279,8 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def kind_of(family: Family, config: Mapping[str, Any]) -> str | None:
-    """Return the name of the kind that a config describes, by `model_type` or timm's `architecture`; None if
-    unknown."""
+    """Return the name of the kind of model that a config describes, according to its `model_type` or timm's
+    `architecture`; None if the family has no such kind."""
     name = config["architecture"] if is_of_timm(config) else config.get("model_type")
     return name if isinstance(name, str) and name in family.kinds else None
 
@@ -284,8 +290,8 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def library_hint(config: Mapping[str, Any]) -> str | None:
-    """Return a hint for a model that dtrain's blocks cannot load: the node of the library that computes it. None for a
-    model with code of its own."""
+    """Return a hint for a model that dtrain's blocks cannot load: use the node of its library. Return None for a model
+    that needs its own code."""
     if is_of_timm(config):
         return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
     is_known = "model_type" in config and not config.get("auto_map")
@@ -298,8 +304,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` reads these params: `published` if it still fits, otherwise `published`
-    with the new sizes, otherwise a config of the library's first kind that can express them. Raises PublishedError."""
+    """Return a config from which `params_of` reads exactly `params`. It is `published` if that fits, otherwise
+    `published` with the sizes of `params`, otherwise the config of a kind of `library` that can express them. Raises
+    PublishedError if none can."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
@@ -331,8 +338,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the output layer that the class named in the config has, which is none for an unknown class;
-    {} if models of this kind have no choice of output layers."""
+    """Return the params of the output layer (head) of the model class that the config names; for an unknown class,
+    those for no head. Return {} if models of this kind have no choice of heads."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -353,13 +360,13 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config of this kind may leave out, because `params` equal the defaults of the keys."""
+    """Return the keys that a config of this kind may omit, because their defaults give the values in `params`."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether the block's params that follow from a config are exactly `params`. A param that the config does
-    not mention must equal the block's default."""
+    """Return whether a config describes a block with these `params`. A param that the config does not mention must have
+    the block's default."""
     try:
         found = params_of(family, config)
     except PublishedError:
@@ -372,7 +379,8 @@ def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
-    """Return the value of a param that a config does not mention. `found`: the params that the config mentions."""
+    """Return the default of a param that a config does not mention. `found`: the params that follow from the config, on
+    which some defaults depend."""
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))

@@ -1,4 +1,4 @@
-"""Nodes with `from:`, whose params come from the config of a published model."""
+"""Nodes with the key `from`, whose params come from the config of a published model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Return the keys of a node whose type is the block `block`, with `from` replaced by the params of the published
-    model; the published model or None; and diagnostics. Keys that the node sets itself override the model's. `resolve`
-    makes a path absolute."""
+    """Read a node whose type is the block `block`. Return its keys, with `from` replaced by the params of the published
+    model; this model, or None; diagnostics. Keys that the node sets itself override the model's params. `resolve(path,
+    span)` makes a path absolute."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []
@@ -69,7 +69,7 @@ def _node(value: object, span: Span) -> Node:
 
 
 def document_block(block: str) -> dict[str, Any]:
-    """Return the JSON schema of the key `from` for a block that published models can fill; {} for other blocks."""
+    """Return the JSON schema of the key `from`, for a block that can load published models; {} for other blocks."""
     family = family_of(block)
     if family is None:
         return {}

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class PublishedNames:
-    """Lookup of the names that the parameters of a model's blocks have in published files."""
+    """Names that the parameters of a model's blocks have in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[PartPlan, ...]], str]] = {}
@@ -29,8 +29,8 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors that form a parameter, prefix of all names); no tensors if no published model has the
-        parameter."""
+        """Return (tensors in published files that form a parameter, common prefix of all names in these files). There
+        are no tensors if no published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -40,8 +40,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules in a PEFT folder whose adapters belong to the linear map at `path`: the module with the
-        map's own name, otherwise those of the published model that form it. `rows`: number of outputs of the map."""
+        """Return the modules of a PEFT folder that correspond to the linear map at `path`: the module with this name,
+        or if the folder has no such adapter, the modules of the published model that form the map. `rows`: number of
+        outputs of the map."""
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own

@@ -1,4 +1,5 @@
-"""Pack `tables`: dates, baselines, and sources of SQLite databases, tar archives and safetensors files."""
+"""Pack `tables`: fields of dates, simple models for comparison, and sources that read SQLite, tar and safetensors
+files."""
 
 from declarative_train.core.packs import Pack
 

@@ -1,5 +1,5 @@
-"""Simple models for comparison with the model of a table: a constant, a linear model and gradient boosting
-(scikit-learn). They are fitted to the training rows as the model reads them, and compared by a metric of the recipe."""
+"""Simple models for comparison with a model of table rows: a constant, a linear model and gradient boosting
+(scikit-learn). They are fitted to the same training rows, and compared by a metric of the recipe."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
 
 
 class _Rows(NamedTuple):
-    """Rows of a set in the form that scikit-learn needs: `numbers` (N, C), `words` (N, W) as class numbers, `answers`
-    (N,), the target."""
+    """Rows of a set in the form that scikit-learn needs. `numbers`: (N, C); `words`: (N, W), categories as class
+    numbers; `answers`: (N,), values of the target."""
 
     numbers: np.ndarray
     words: np.ndarray
@@ -41,8 +41,8 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Return the metric of the simple models on the batches `evaluated`; None if the data are not a table of numbers
-    and words with one target per row."""
+    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Return None if
+    the inputs are not numbers and categories with one target per row."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None
@@ -72,7 +72,8 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
 
 
 def compare_set(plan: Plan, name: str) -> Comparison | None:
-    """Return the metric of the simple models on a set of a plan; None as in `compare`. Raises DataError."""
+    """Return the metric of the simple models on the set `name` of a plan; None in the same cases as `compare`. Raises
+    DataError."""
     from declarative_train.data.rank_batches import EvaluationBatches
     from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.data.tensor_sets import of_prepared
@@ -98,8 +99,8 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the names of the fields that the model reads. `one`: the meaning of the output, whose target is left
-    out."""
+    """Return the names of the fields that the model reads, without the target. `one`: meaning of the model's output,
+    which names the target."""
     read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 
@@ -109,16 +110,16 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the metric to compare by: the first one of the output (`one`) in the recipe that can be computed for
-    simple models too, otherwise a usual one."""
+    """Return the name of the metric by which models are compared: the first metric of the output in the recipe that can
+    also be computed for simple models, otherwise a common one. `one`: meaning of the output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return all rows of the batches, or `most` of them from all parts of the set. `one`: the meaning of the output,
-    which names the target."""
+    """Return the rows of the batches; if there are more than `most`, only so many, from all parts of the set. `one`:
+    meaning of the output, which names the target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():
@@ -199,9 +200,9 @@ def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
 def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
-    """Return the metric of a simple model, in the unit of the target's column, computed as in a run. `answers`,
-    `found`: true and predicted values or classes. `shares`: probability of each of `classes` for each row, for
-    `auroc`."""
+    """Return the metric of a simple model, in the unit of the target's column, computed as in a run. `one`: meaning of
+    the output. `answers`, `found`: true and predicted values or classes. `shares`: probability of each of `classes` for
+    each row, for `auroc`."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":
@@ -222,7 +223,7 @@ def _score(
 
 
 def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
-    """Return the mean F1 over the classes that occur."""
+    """Return the mean F1 over all classes in `answers` or `found`."""
     scores = []
     for each in np.unique(np.concatenate([answers, found])):
         both = ((answers == each) & (found == each)).sum()
@@ -231,8 +232,8 @@ def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
 
 
 def _area(is_yes: np.ndarray, scores: np.ndarray) -> float:
-    """Return the area under the ROC curve: the probability that a positive item scores higher than a negative one,
-    where ties count half."""
+    """Return the area under the ROC curve: the probability that a positive item has a higher score than a negative one;
+    equal scores count as half."""
     num_yes, num_no = int(is_yes.sum()), int((~is_yes).sum())
     if not num_yes or not num_no:
         return float("nan")

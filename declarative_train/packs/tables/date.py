@@ -1,5 +1,4 @@
-"""Field of dates: columns of dates and times -> float32 numbers, such as the time since the training rows and the
-month."""
+"""Field of dates: columns of dates and times become float32 numbers, such as the normalised time and the month."""
 
 from __future__ import annotations
 
@@ -138,7 +137,8 @@ class DateField(FieldOfColumns):
         return [2 * turn * period / (period - 1) - 1 if part != "hour" else 2 * turn - 1]
 
     def read_times(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the values as datetime64[us], NaT if missing. Raises BadValueError for a value that is not a date."""
+        """Return the values of a column as datetime64[us], NaT if missing. Raises BadValueError for a value that is not
+        a date."""
         import numpy as np
 
         if values.dtype.kind == "M":
@@ -158,7 +158,7 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the column's values as numbers; in new rows from a csv they are texts."""
+        """Return the values of a column of counts as numbers. (In new rows from a csv file they are texts.)"""
         import numpy as np
 
         if values.dtype != object:
@@ -194,8 +194,8 @@ class DateField(FieldOfColumns):
 
 
 def _parser(format: str | None) -> Callable[[Any], Any]:
-    """Return a function (value) -> naive datetime in UTC, None for a missing value. `format`: the format of texts, as
-    `strptime` reads it; None: ISO 8601."""
+    """Return a function (value) -> datetime in UTC without time zone, or None for a missing value. `format`: the format
+    of texts, as for `strptime`; None: ISO 8601."""
 
     def parse(value: Any) -> datetime.datetime | None:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
@@ -208,8 +208,8 @@ def _parser(format: str | None) -> Callable[[Any], Any]:
 
 
 def read_part(part: str, times: np.ndarray) -> np.ndarray:
-    """Return the part `part` of datetime64 values, such as `month`: month 1 to 12, day 1 to 31, day of the year 1 to
-    366, weekday 0 (Monday) to 6, hour 0 to 24 with fractions."""
+    """Return one part of datetime64 values as numbers. `part`: month (1 to 12), day (1 to 31), yearday (1 to 366),
+    weekday (0, Monday, to 6) or hour (0 to 24 with fractions)."""
     import numpy as np
 
     days = times.astype("datetime64[D]")
@@ -228,8 +228,8 @@ def read_part(part: str, times: np.ndarray) -> np.ndarray:
 
 
 class _TimeTally(Tally):
-    """Tally of the mean and the standard deviation of the time in each column, in days since 1970. Chunks are combined
-    with the formula of Chan, Golub and LeVeque (1979), which is numerically stable."""
+    """Tally of the mean and standard deviation of the times in each column, in days since 1970. Results of chunks of
+    rows are combined with the formula of Chan, Golub and LeVeque (1979), which is numerically stable."""
 
     def __init__(self, field: DateField, columns: Sequence[Column]) -> None:
         self._field = field

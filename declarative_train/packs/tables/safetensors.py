@@ -1,4 +1,4 @@
-"""Safetensors files as a table: its columns are the tensors, mapped into memory or read by range."""
+"""Source that reads safetensors files as a table. Its columns are the tensors, mapped into memory or read by range."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SafetensorsTable(Table):
         return found
 
     def _run(self, file: int, name: str, start: int, stop: int) -> np.ndarray:
-        """Return the rows `start` to `stop` of a tensor in one file."""
+        """Return the rows from `start` to `stop` of the tensor `name` in file number `file`."""
         import numpy as np
 
         path, place = self.files[file], self._places[file][name]
@@ -157,7 +157,7 @@ class SafetensorsTable(Table):
 
 
 def _places(path: str) -> dict[str, TensorPlace]:
-    """Return {tensor: its place in the file}. Raises SourceError."""
+    """Return {name of a tensor: its place in the file}. Raises SourceError."""
     try:
         found = read_places(lambda start, stop: read_bytes(path, start, stop), size_bytes(path))
         for name, place in found.items():
@@ -195,7 +195,7 @@ def _name(dtype: str) -> str:
 
 
 def _values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the stored values in a type of numpy; bfloat16 becomes float32, of which it is the upper half."""
+    """Return stored values as a type of numpy. bfloat16, which is the upper half of a float32, becomes float32."""
     import numpy as np
 
     return (stored.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else stored

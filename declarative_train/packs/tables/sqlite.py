@@ -1,4 +1,5 @@
-"""SQLite files: a table in memory or, for large files, converted once."""
+"""Source that reads SQLite files. A small table is read into memory; a large one is first converted to a file in a
+cache."""
 
 from __future__ import annotations
 
@@ -63,15 +64,15 @@ class SqliteDataset(FilesDataset):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
-        """Return the table of new files. It has the name of the table that the run read; if the run read another kind
-        of source, it is the only table in the first file. Raises SourceError."""
+        """Open a table in new files, for example for predictions. If the run read SQLite files, the table has the same
+        name; otherwise it must be the only table in the first file. Raises SourceError."""
         own = str(source["table"]) if source.get("type") == "sqlite" else None
         return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Yield (connection, table with its order as text for a SELECT). Raises SourceError, also for errors within the
-        `with` block, such as a view that takes so many steps that it may never end."""
+        """Yield (connection to a file, quoted name of the table and its ORDER BY for a SELECT). `heartbeat`: is called
+        regularly. Raises SourceError, also for errors within the `with` block, such as a view that may never end."""
         import sqlite3
         from pathlib import Path
 
@@ -106,7 +107,7 @@ class SqliteDataset(FilesDataset):
             raise _unreadable(path, self.table, error) from error
 
     def _schema(self, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return the Arrow schema whose types can hold all values in all files. Raises SourceError."""
+        """Return an Arrow schema whose types can represent all values in all files. Raises SourceError."""
         import pyarrow as pa
 
         found: dict[str, set[str]] = {}
@@ -149,8 +150,8 @@ def _unreadable(path: str, table: str, error: Exception) -> SourceError:
 
 
 def only_table(path: str, wanted: str | None = None) -> str:
-    """Return the name of the table or view to read: `wanted`, spelled as in the file, or the only one. Raises
-    SourceError."""
+    """Return the name of the table or view to read: `wanted`, spelled as in the file; if it is None, the only table.
+    Raises SourceError."""
     import sqlite3
     from pathlib import Path
 
@@ -185,8 +186,8 @@ def _quote(name: str) -> str:
 
 
 def _has_rowid(file: sqlite3.Connection, name: str, kind: str) -> bool:
-    """Return whether the table `name` has a rowid, in whose order it is read. Views (`kind`) and tables created WITHOUT
-    ROWID have none."""
+    """Return whether the table `name` has a rowid, by which its rows are ordered. Views and tables created WITHOUT
+    ROWID have none. `kind`: table or view."""
     import sqlite3
 
     if kind != "table":

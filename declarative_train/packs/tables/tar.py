@@ -1,9 +1,10 @@
-"""Tar archives of samples: a table of the files in them, which are read without unpacking an archive.
+"""Source that reads tar archives: a table of the files in them. Archives are not unpacked.
 
 File names follow the webdataset format: the part before the first dot, with folders, is the key of a sample; the part
 after it is the column. The index of an archive (the offset of each file) is computed once and cached by path, size and
-date, together with a summary, so that a set can be opened without reading indexes. Only indexes in use are in
-memory."""
+date. A summary is cached too, so that a source can be opened without reading the indexes. Only indexes in use are in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -60,15 +61,16 @@ class TarDataset(FilesDataset):
 
 
 class TarIndex(NamedTuple):
-    """Index of an archive. `places`: column -> (rows, 2) with offset and size, -1 where a sample has no such file."""
+    """Index of an archive. `places`: {column: (rows, 2) array of offset and size; -1 where a sample has no such
+    file}."""
 
     keys: np.ndarray
     places: dict[str, np.ndarray]
 
 
 class FileSpan(NamedTuple):
-    """Bytes `begin` to `end` of an archive, which are one file, of the column `name` in `row`. `place`: index of the
-    file in the result of a read."""
+    """File in an archive: bytes `begin` to `end`, which are the value of the column `name` in row `row`. `place`: index
+    of this row in the result of a read."""
 
     begin: int
     end: int
@@ -168,8 +170,8 @@ class TarTable(Table):
         return found
 
     def _about(self, archive: int) -> dict[str, Any]:
-        """Return the summary of an archive: `rows`, the first row of each of its `blocks`, and the total `sizes` of its
-        files by column."""
+        """Return the summary of an archive: the number of `rows`, the first row of each of its `blocks`, and for each
+        column the total size of its files (`sizes`)."""
         import numpy as np
 
         keys, places = self._index(archive)
@@ -190,8 +192,8 @@ class TarTable(Table):
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Yield groups of spans, ascending. A group is read at once: it has no gap of more than `gap` bytes, and at most
-    _SPAN_BYTES bytes, unless it is a single file."""
+    """Sort the spans and divide them into groups, each of which is read in one piece. Between the files of a group
+    there are at most `gap` bytes; a group has at most _SPAN_BYTES bytes, unless it is a single file."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):
@@ -213,7 +215,7 @@ def _text(content: bytes, path: str, name: str) -> str:
 
 
 class _FileHandle:
-    """Open file that is closed when no thread uses it any more."""
+    """Open file that is closed when no thread uses it any longer."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
@@ -230,8 +232,8 @@ class _FileHandle:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return the stamp (size, date) of a file, by which a change is detected; None if the file system has none. Raises
-    SourceError."""
+    """Return the (size, date) of a file, which show whether it has changed; None if the file system does not have them.
+    Raises SourceError."""
     try:
         return stamp(path)
     except OSError as error:
@@ -239,7 +241,7 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
-    """Return the index of an archive from the cache, or build it. Raises SourceError."""
+    """Return the index of an archive from the cache; build it if it is not cached. Raises SourceError."""
     if packing(path) is not None:
         message = f"{format_path(path)} is compressed, so its files cannot be read directly"
         raise SourceError("unreadable", message, help="decompress it to a `.tar`: pictures are compressed already")
@@ -259,8 +261,8 @@ def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
 
 
 def _build_index(file: IO[bytes]) -> BuiltIndex:
-    """Build the index of an archive. If the archive is cut off within its last file, the error appears when this file
-    is read."""
+    """Build the index of an archive. If the archive is cut off within its last file, only reading this file raises an
+    error."""
     keys: dict[str, int] = {}
     columns: dict[str, dict[int, list[int]]] = {}
     with tarfile.open(fileobj=file, mode="r:") as archive:

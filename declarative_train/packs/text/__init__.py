@@ -1,4 +1,4 @@
-"""Pack `text`: tokens of texts and dialogues, and texts that a model generates."""
+"""Pack `text`: tokens of texts and dialogues, and generation of text with a model."""
 
 from declarative_train.core.packs import Command, Pack
 

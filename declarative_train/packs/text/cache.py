@@ -1,9 +1,10 @@
 """Cache of tokenized texts: one flat file of token numbers, written once and then memory-mapped. Text k is
 `tokens[starts[k] : starts[k + 1]]`.
 
-Each result has its own folder in the user's cache, named by a hash of the inputs. Several processes encode the texts,
-each a run of consecutive texts at a time. After an interruption, runs that are complete are used again. The folder gets
-its final name when all of it is complete."""
+Each result has its own folder in the user's cache, named by a hash of the inputs. The texts are divided into parts of
+consecutive texts, which several processes encode. After an interruption, parts that are complete are used again. The
+folder gets its final name when all parts are complete.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _REPORT_S = 2.0  # report the duration if it is longer
 
 
 class Encoded(NamedTuple):
-    """Tokens of one text. `trained`: whether each token counts in the loss (None: all do). `unread`: keys of its
+    """Tokens of one text. `trained`: for each token, whether it counts in the loss; None: all do. `unread`: keys of
     messages that the chat template does not read."""
 
     tokens: Sequence[int]
@@ -51,9 +52,9 @@ class Encoded(NamedTuple):
 
 
 class EncodingJob(NamedTuple):
-    """Texts to encode, `num_texts` of them. `read(start, stop)` returns their values. `encode(value, number)` returns
-    the tokens of one text, or raises BadValueError with the text's number. `about`: everything on which the result
-    depends, as JSON value; None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
+    """Encoding of `num_texts` texts. `read(start, stop)` returns the values of some texts. `encode(value, number)`
+    returns the tokens of one text, or raises BadValueError with the text's number. `about`: everything on which the
+    result depends, as JSON value; None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
 
     num_texts: int
     read: Callable[[int, int], Sequence[Any]]
@@ -65,9 +66,9 @@ class EncodingJob(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of all texts. `tokens`: flat token numbers. `starts`: (num_texts + 1,) the start of each text, then the
-    end of the last. `trained`: 1 for each token that counts in the loss; None: all do. `folder`: the folder in the
-    cache; "" if the tokens are in memory."""
+    """Tokens of all texts. `tokens`: flat array of token numbers. `starts`: (num_texts + 1,) the start of each text,
+    and the end of the last one. `trained`: 1 for each token that counts in the loss; None: all do. `folder`: the folder
+    in the cache; "" if the tokens are in memory."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -87,8 +88,8 @@ class Tokens(NamedTuple):
 
 
 def make_tokens(work: EncodingJob) -> Tokens:
-    """Return the tokens of the texts, from the cache if possible; otherwise encode the texts and write the tokens to
-    the cache. Raises BadValueError and SourceError."""
+    """Return the tokens of the texts from the cache. If they are not in the cache, encode the texts and write them to
+    it. Raises BadValueError and SourceError."""
     folder = None if work.about is None else _folder(work.about)
     if folder is None:
         return _encode_in_memory(work)
@@ -162,15 +163,15 @@ def _encode_in_memory(work: EncodingJob) -> Tokens:
 
 
 def _split_texts(work: EncodingJob) -> list[tuple[int, int]]:
-    """Split the texts into runs (start, stop). The runs do not depend on the machine, so that the finished runs of an
-    interrupted process can be used again."""
+    """Divide the texts into parts (start, stop). The division does not depend on the machine, so that parts that an
+    interrupted process finished can be used again."""
     size = max(-(-work.num_texts // _PARTS), 1 if work.size_bytes > _SMALL else _LEAST_PART)
     return [(start, min(start + size, work.num_texts)) for start in range(0, work.num_texts, size)]
 
 
 class _EncodedRun(NamedTuple):
-    """Run of encoded texts: flat tokens, the number of tokens of each text, and 1 for each token that counts in the
-    loss (empty if no text has such flags)."""
+    """Encoded part of the texts: flat array of tokens, the number of tokens of each text, and 1 for each token that
+    counts in the loss (empty if the texts have no such flags)."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -197,7 +198,7 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Return the sum of the counts of unread keys. `parts` must be in the order of their texts."""
+    """Return the sums of the counts of unread keys over all parts, which must be in the order of their texts."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():
@@ -269,7 +270,7 @@ def _start_worker() -> None:
 
 
 class _WorkerError(NamedTuple):
-    """Arguments of an exception, to raise it again in the parent process."""
+    """Arguments of an exception in a worker process, with which the parent process raises it again."""
 
     kind: Callable[..., Exception]
     given: tuple[object, ...]
@@ -280,8 +281,8 @@ class _WorkerError(NamedTuple):
 
 
 def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
-    """Write the tokens of texts `start` to `stop`, run number `number`, in a worker process. Return None, or an error
-    as its arguments, because these exceptions cannot be pickled."""
+    """Encode part number `number`, texts `start` to `stop`, in a worker process and write its tokens. Return None, or
+    the arguments of an error, because these exceptions cannot be pickled."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:
@@ -293,8 +294,8 @@ def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
 
 
 def _write_part(number: int, start: int, stop: int) -> None:
-    """Write the files of run number `number`, texts `start` to `stop`, unless they exist. The file of lengths comes
-    last and marks the run as complete."""
+    """Encode part number `number`, texts `start` to `stop`, and write its files, unless they exist. The file of lengths
+    is written last and marks the part as complete."""
     import numpy as np
 
     assert _current is not None

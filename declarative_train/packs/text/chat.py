@@ -1,10 +1,11 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
 A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
-rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text in `{% generation
-%}`. If a template does not have this tag, an answer is the text that the template's loop writes for the message,
-without the prompt for an answer at its beginning. An answer counts in the loss unless its message says otherwise
-(`FLAGS`)."""
+rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag `{%
+generation %}`. If a template does not have this tag, an answer is the text that the template's loop writes for the
+message, except the prompt for an answer with which it begins. An answer counts in the loss unless its message has a
+flag that excludes it (`FLAGS`).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ _HINT_OWN_TEMPLATE = (
 
 
 class ChatError(Exception):
-    """Error: a dialogue cannot be rendered. It has a message for the user and one fix."""
+    """Error: a dialogue cannot be rendered. It has a message for the user and a hint."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -66,19 +67,19 @@ class ChatError(Exception):
 
 
 class Message(dict[str, Any]):
-    """Message that records which of its keys a template reads."""
+    """Message of a dialogue. It records which of its keys a template reads."""
 
     __slots__ = ("_own", "_read", "number")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
-        """Store the values of a message. `own`: the keys in the data; all others are copies made for the template.
+        """Store the values of a message. `own`: the keys that the data have; other keys were added for the template.
         `number`: the message's position in the dialogue, from 0."""
         super().__init__(values)
         self.number = number
         self._own, self._read = own, {"role", *FLAGS}
 
     def unread(self) -> list[str]:
-        """Return the keys of the data that have a value and that the template has not read."""
+        """Return the keys of the data that have a value but were not read by the template."""
         read = self._read if self._read.isdisjoint(_THOUGHTS) else {*self._read, *_THOUGHTS}
         return [key for key, value in super().items() if key in self._own and key not in read and _has_content(value)]
 
@@ -133,8 +134,8 @@ class RenderedChat(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """Return the text of the chat template. `asked`: the recipe's value, a path or the text; for `True` or None it is
-    the tokenizer's own template. Raises TokenizerError."""
+    """Return the text of the chat template. `asked`: the value in the recipe: a path or the text; `True` or None: the
+    template of the tokenizer `found`. Raises TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
             raise TokenizerError("the tokenizer has no chat template", "name one: `template: chat.jinja`")
@@ -170,8 +171,8 @@ def compile_template(template: str) -> Rendering:
 
 
 def messages(value: str, role: str | None = None) -> Messages:
-    """Parse a JSON text with a list of messages, or with a single one. With `role`, any other text becomes one message
-    of that role; without, it is an error. Raises ChatError."""
+    """Parse messages from JSON text, a list of messages or a single one. If `role` is given, a text that is not such
+    JSON becomes one message of this role; otherwise it is an error. Raises ChatError."""
     given: Any = None
     if value.lstrip()[:1] in ("[", "{"):
         try:
@@ -193,7 +194,7 @@ def messages(value: str, role: str | None = None) -> Messages:
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in the form that templates expect: without null keys (tables have null for missing keys), and
-    with its text as one string."""
+    with its content as one string if this has only texts. Raises ChatError for a message without a role."""
     made = {key: _without_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
         made["role"], made["content"] = made.pop("from"), made.pop("value")
@@ -215,8 +216,8 @@ def _check_marks(given: object) -> None:
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
-    """Return the messages in the form that the template reads: with its names of roles, and with reasoning under each
-    key where a template may look for it. Raises ChatError."""
+    """Return the messages in the form that the template expects: with its names of roles, and with the reasoning under
+    each key where a template may read it. Raises ChatError."""
     _check_marks(given)
     named = compile_template(template).roles
     found = []
@@ -230,8 +231,8 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the name for the role `written` of message `number`. `named`: the roles that the template mentions; they
-    stay, except a synonym of the assistant. Raises ChatError for an unknown role."""
+    """Return the name by which the template knows the role `written` of message `number`. `named`: roles that the
+    template mentions; they stay, except synonyms of the assistant. Raises ChatError for an unknown role."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -242,8 +243,8 @@ def _role(written: str, named: Collection[str], number: int) -> str:
 
 
 def _check_flags(given: Mapping[str, Any], number: int) -> None:
-    """Raise ChatError for a flag that is neither 0 nor 1, and for a flag of 1 on a message that is not the
-    assistant's."""
+    """Raise ChatError if a flag in a message (`FLAGS`) is not 0 or 1, or if it is 1 in a message that is not the
+    assistant's. `number`: the message's position."""
     for key in FLAGS:
         flag = given.get(key)
         if flag is None:
@@ -260,7 +261,7 @@ def _is_learnt(message: Mapping[str, Any]) -> bool:
 
 
 def tools(value: str | None) -> list[dict[str, Any]] | None:
-    """Return the tools of a dialogue, parsed from JSON: a list of JSON schemas; None for None. Raises ChatError."""
+    """Parse the tools of a dialogue from JSON text, a list of JSON schemas. Return None for None. Raises ChatError."""
     try:
         given = None if value is None else _without_null(parse_json(value))
     except (ValueError, RecursionError):
@@ -280,8 +281,9 @@ def _without_null(value: Any) -> Any:
 def render(
     template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
 ) -> RenderedChat:
-    """Render a dialogue. `schemas`: JSON schemas of the tools. `answers`: end with the prompt for an answer of the
-    assistant (`add_generation_prompt`). The spans are the texts in `{% generation %}`. Raises ChatError."""
+    """Render a dialogue with a chat template. `schemas`: JSON schemas of the tools. `answers`: end with the prompt for
+    an answer of the assistant (`add_generation_prompt`). The spans of the result are the texts within `{% generation
+    %}`. Raises ChatError."""
     from declarative_train.packs.text.rendering import RenderError
 
     try:
@@ -291,8 +293,8 @@ def render(
 
 
 def _names(given: Messages, found: Tokenizer, schemas: Sequence[object] | None, answers: bool) -> dict[str, object]:
-    """Return the variables that a template can read, by name: messages, tokens of `found`, tools (`schemas`), and
-    whether to end with the prompt for an answer (`answers`)."""
+    """Return {name: value} of the variables that a template can read: messages, special tokens of the tokenizer
+    `found`, tools (`schemas`), and whether to end with the prompt for an answer (`answers`)."""
     names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     return names | {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
 
@@ -304,8 +306,8 @@ def write(
     num_given: int = 0,
     schemas: Sequence[object] | None = None,
 ) -> RenderedChat:
-    """Render a dialogue and find the answers that count in the loss: the answers after the first `num_given` messages,
-    except messages whose flag says otherwise (`FLAGS`). Raises ChatError."""
+    """Render a dialogue and find the answers that count in the loss. These are the assistant's messages after the first
+    `num_given` messages, except those with a flag that excludes them (`FLAGS`). Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
     made = RenderedChat(whole.text, (), {key for each in given for key in each.unread()})
@@ -334,8 +336,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return (begin, end) in the dialogue's text `whole` for each of the messages `learnt`: the text that an iteration
-    of the template's loop writes for a message belongs to this message."""
+    """Return for each message number in `learnt` the (begin, end) of its text in `whole`, the text of the dialogue. The
+    text of a message is what the iteration of the template's loop over messages writes for it."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
@@ -357,9 +359,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError unless the text that the template writes for each question and answer contains the message's
-    content. `whole`: the text of the dialogue; `written`: (message, begin, end) in it. A question may also be outside
-    all messages, because some templates write the first one together with the tools."""
+    """Raise ChatError if the text that the template writes for a question or answer lacks the message's content.
+    `whole`: the text of the dialogue; `written`: (number of the message, begin, end) of each passage in it. A question
+    may also be outside the loop over messages, because some templates write the first one together with the tools."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -388,8 +390,8 @@ def _turns(
 
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
-    """Return the prompt with which the template begins an answer: the text that it writes after the loops over
-    messages; if the loops write the prompt too, the text that it adds to the dialogue's."""
+    """Return the prompt for an answer: the text that the template writes after its loops over messages when an answer
+    is to follow. If the loops write it too, it is the text by which the dialogue becomes longer."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -398,9 +400,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return the number of characters at the beginning of `answer` that belong to the prompt for an answer. `before`:
-    the text before the answer, which may already end with the prompt. A prompt may end with a tag such as `<think>`
-    that this answer does not begin with."""
+    """Return the number of characters at the beginning of `answer` that belong to `prompt`, the prompt for an answer.
+    `before`: the text before the answer, which may already end with the prompt. The prompt may end with a tag such as
+    `<think>` that this answer lacks. `at`: position of the message. Raises ChatError for any other difference."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)
@@ -421,7 +423,7 @@ def _common(one: str, other: str) -> str:
 
 
 def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:
-    """Return the tokens of a rendered dialogue, and for each whether it overlaps a span that counts in the loss."""
+    """Encode a rendered dialogue. Return (its tokens, for each whether it overlaps a span that counts in the loss)."""
     numbers, places = found.encode_with_spans(text.text)
     trained, at = [], 0
     for begin, end in places:

@@ -1,8 +1,10 @@
-"""Checks of token fields: which tokens count in the loss, found from real texts and the graph of the recipe.
+"""Checks of token fields: whether the tokens that count in the loss are the intended ones. The checks use real texts
+and the model of the recipe.
 
-Wires (values in the model graph) are followed without shapes: a wire has the tokens of a field, or features at the same
-positions, as long as nodes compute each position from itself or from earlier ones. A node that reads anything else,
-such as a mask, ends the search."""
+They follow wires (values in the model's graph) from a token field without computing shapes. A wire is followed as long
+as it has one value or vector for each token, computed from this token or from this and earlier ones. A node that also
+reads anything else, such as a mask, ends the search.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Part of a token field that a wire carries: positions `start` to `stop` of one of its outputs."""
+    """Part of a token field that a wire has as value: positions `start` to `stop` of the field's output `output`."""
 
     field: str
     output: str
@@ -65,7 +67,8 @@ class _Slice(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Token field to check, of the main source, with its tokenizer and the tokens of the training texts."""
+    """Token field to check, which reads the recipe's main source, with its tokenizer and the tokens of the training
+    texts."""
 
     name: str
     field: TokensField
@@ -104,8 +107,8 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield (field, tokens of all its texts, numbers of the texts in the training set) for each token field of the
-    set."""
+    """Yield (name of the field, tokens of all its texts, numbers of the texts in the training set) for each token
+    field."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
@@ -116,8 +119,9 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
-    """Check which tokens of each text are to be predicted, before and after the text is cut to the length of a
-    sample. `is_whole`: packed texts are not divided over samples, since several fields have the same ones."""
+    """Warn if the tokens to be predicted are often cut off at the length of a sample, or often lack the end of an
+    answer. `place`: key of the field; `is_whole`: packed texts are not divided over samples, because several fields
+    must have the same texts."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -183,8 +187,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return the place of the node whose output the loss `term` reads as `key` (input or target). If that is a field,
-    return the place of the key."""
+    """Return the place in the recipe of the node whose output the loss `term` reads as `key` (input or target); if the
+    loss reads a field, the place of this key."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -192,7 +196,7 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """Return the tokens that node `name` reads if it is a causal language model; otherwise None."""
+    """Return the tokens that the node `name` reads if the node is a causal language model; otherwise None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
@@ -204,8 +208,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return which positions of which field a wire carries, if it is a field or a slice of one along its positions;
-    otherwise None."""
+    """Return the field whose values a wire has, and which positions; None if the wire is neither a field nor a slice of
+    a field along its positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -228,16 +232,16 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
 
 
 class _Way(NamedTuple):
-    """Wire that is followed from a token field, with a vector at each position. `is_recurrent`: each vector depends on
-    earlier positions."""
+    """Wire that comes from a token field and has a vector for each token. `is_recurrent`: each vector also depends on
+    earlier tokens."""
 
     field: str
     is_recurrent: bool = False
 
 
 def _check_positions(scope: Scope, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
-    """Follow the positions of padded texts to the expressions or layers that reduce them, and warn if padding is
-    included."""
+    """Warn about expressions and layers that reduce the positions of padded texts to one value and include the
+    padding."""
     ways: dict[Wire, _Way] = {
         name: _Way(name) for name in scope.inputs if name in texts and texts[name].padded > _PADDED
     }
@@ -247,7 +251,7 @@ def _check_positions(scope: Scope, texts: dict[str, _Text]) -> Iterator[Diagnost
         way = ways[next(iter(node.inputs.values()))]
         output = f"{node.name}:output"
         if isinstance(node, ExpressionNode):
-            found = _reduced(node.expression.root, is_recurrent=way.is_recurrent)
+            found = _find_reduction(node.expression.root, is_recurrent=way.is_recurrent)
             if found:
                 yield padding_is_counted(node.span, node.path, way.field, found)
             elif _keeps_positions(node.expression.root):
@@ -274,9 +278,9 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
         yield padding_is_counted(node.span, node.path, way.field, what)
 
 
-def _reduced(term: Term, *, is_recurrent: bool) -> str:
-    """Return how an expression reduces the positions of a sequence to one value (`mean`, "the last position"), for a
-    message; "" if it does not."""
+def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
+    """Return the operation by which an expression reduces the positions of a sequence to one value, such as `mean` or
+    "the last position", as text for a message; "" if it does not reduce them."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")
@@ -289,11 +293,11 @@ def _reduced(term: Term, *, is_recurrent: bool) -> str:
     index = term.options.get("index") if term.name == INDEX else None
     if is_recurrent and isinstance(index, tuple) and len(index) > 1 and index[1] == -1:
         return "the last position"
-    return next((found for each in term.operands if (found := _reduced(each, is_recurrent=is_recurrent))), "")
+    return next((found for each in term.operands if (found := _find_reduction(each, is_recurrent=is_recurrent))), "")
 
 
 def _keeps_positions(term: Term) -> bool:
-    """Return whether an expression computes each position from the same position only."""
+    """Return whether an expression computes the value at each position only from values at the same position."""
     if not isinstance(term, Operation):
         return True
     return term.name in ELEMENTWISE and all(_keeps_positions(each) for each in term.operands)

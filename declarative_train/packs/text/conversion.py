@@ -1,8 +1,8 @@
 """Conversion of a sentencepiece model to a tokenizer.json, by transformers.
 
-The model file does not contain which tokens surround a text or what precedes a word. The class that the folder's config
-names has this information, and transformers has these classes. The result is compared with sentencepiece on a few
-texts."""
+The model file does not say which tokens surround a text and what precedes a word. The tokenizer class that the folder's
+config names does, and transformers has these classes. The result is compared with sentencepiece on a few texts.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PROBES = ("Every word of it, 1234 times.", "na\u00efve \u4f60\u597d \U0001f600"
 
 @lru_cache(maxsize=4)
 def convert(path: str, modified_ns: int) -> bytes:
-    """Return the content of a tokenizer.json for `path`, a `tokenizer.model` or `spiece.model` in its folder.
-    `modified_ns`: the file's date, for the cache. Raises TokenizerError."""
+    """Convert the sentencepiece model at `path` (`tokenizer.model` or `spiece.model`) and return the content of a
+    tokenizer.json. `modified_ns`: the file's modification time, by which results are cached. Raises TokenizerError."""
     missing = [name for module, name in _NEEDED.items() if not _is_installed(module)]
     if missing:
         what = f"{format_path(path)} is a sentencepiece model, which needs the package"
@@ -73,7 +73,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _silence_transformers() -> Iterator[None]:
-    """Suppress log messages and warnings of transformers, which are not useful to users, within the `with` block."""
+    """Suppress log messages and warnings of transformers within the `with` block."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

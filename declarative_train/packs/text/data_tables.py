@@ -1,5 +1,5 @@
-"""Tables about token fields for `dtrain data show`: lengths of texts, fill of samples, trained tokens, files of
-tokens."""
+"""Tables about token fields for `dtrain data show`: lengths of texts, fraction of each sample that is filled, tokens
+that count in the loss, files with cached tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _LONGEST = 400  # characters of a part
 
 
 def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Return a table of the lengths of the texts, and tables of the tokens of the first samples that count in the
-    loss."""
+    """Return the tables about token fields: the lengths of the texts, and for each field with tokens that do not count
+    in the loss, its first sample."""
     return lengths(sets) + list_trained_parts(data.fields, sets[TRAINING])
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Return a table of the lengths in tokens for each set and field; [] without token fields."""
+    """Return a table of the lengths of texts in tokens, with a row for each set and field; [] if there are no token
+    fields."""
     rows = [row for name, each in sets.items() for row in _of_set(name, each)]
     if not rows:
         return []
@@ -56,8 +57,9 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return the row of a field of set `name` in the table of lengths. `sizes`: tokens of each text; texts longer than
-    `length` are cut, or split if texts are packed. `fill`: share of the positions of samples that hold a token."""
+    """Return a row of the table of lengths. `name`: the set; `sizes`: tokens of each text; `length`: tokens of a sample
+    (longer texts are cut, or divided if texts are packed); `samples`: number of samples; `fill`: fraction of their
+    positions that hold a token."""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])
@@ -66,7 +68,7 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
 
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """Return a table for each field with tokens that do not count in the loss: its first sample, part by part."""
+    """Return a table of the first sample, part by part, for each field with tokens that do not count in the loss."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:
@@ -95,7 +97,7 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
 
 
 def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
-    """Return a line for each file in which tokens are cached."""
+    """Return a line for each file with cached tokens."""
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table

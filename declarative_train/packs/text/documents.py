@@ -18,7 +18,7 @@ _TEXT, _PATH = "text", "path"
 
 
 def decode(content: bytes, path: str) -> str:
-    """Return the text of a file that is UTF-8. Raises SourceError, which names `path`, for other bytes."""
+    """Decode the content of a file as UTF-8. `path`: its path, for errors. Raises SourceError if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -28,7 +28,7 @@ def decode(content: bytes, path: str) -> str:
 
 
 class FileTexts(Table):
-    """Table with one text per file; a file is read on access."""
+    """Table with one text per file. A file is read when its row is read."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = tuple(files)
@@ -48,7 +48,8 @@ class FileTexts(Table):
 
 
 class LineTexts(Table):
-    """Table with one text per line that is not blank. A file is read on access; the last one stays in memory."""
+    """Table with one text per line that is not blank. A file is read when one of its rows is read; the last one read
+    stays in memory."""
 
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
@@ -88,7 +89,7 @@ class LineTexts(Table):
 
 
 def _lines(content: bytes) -> np.ndarray:
-    """Return (L, 2): begin and end of each line that is not blank, without the line break."""
+    """Return an (L, 2) array with begin and end of each of the L lines that are not blank, without the line break."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

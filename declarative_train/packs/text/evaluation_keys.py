@@ -1,4 +1,4 @@
-"""Keys of the section `evaluation` that the pack adds."""
+"""Keys that this pack adds to the section `evaluation`."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ class TextSamples(Section):
 
 
 class EvaluationKeys(Section):
-    """Texts that are generated at an evaluation."""
+    """Keys for texts that the model generates at evaluations."""
 
     samples: TextSamples | None = None
     """Texts that the model generates at each evaluation, for TensorBoard and the record of the run."""

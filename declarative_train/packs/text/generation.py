@@ -1,13 +1,14 @@
 """Generation of text with a trained model, token by token, from a prompt.
 
-If every node is causal self-attention or treats positions one by one, keys and values are cached, and a token costs one
-position. Otherwise, and for texts longer than the model's context, the last positions are computed again for each
-token. In both cases the logits are those of a plain forward over these positions.
+If every node is causal self-attention or treats positions one by one, keys and values are cached, so that only the new
+position is computed for each token. Otherwise, and for texts longer than the model's context, all positions in the
+context are computed again for each token. In both cases the logits are those of a plain forward over these positions.
 
-The context is the length on which the model was trained; or that of the published model with which training began, if
-it is longer and every node accepts sequences of any length.
+The context is the length of the samples in training. It is that of the published model with which training began, if
+this is longer and every node accepts sequences of any length.
 
-T positions, V vocabulary."""
+T positions, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ _PROBE = 3  # length of the prefix by which causality is tested
 
 
 class TextModel:
-    """Model that returns the logits of the next token. `context`: the number of tokens that it reads. `reason`: why
-    there is no cache, "" if there is one. Raises UsageError for a model that cannot generate text."""
+    """Model that returns the logits of the next token. `context`: the number of tokens that it can read. `reason`: why
+    keys and values are not cached, "" if they are. Raises UsageError for a model that cannot generate text."""
 
     def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
         found = _text_output(trained)
@@ -113,8 +114,8 @@ class TextModel:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _compute_padded(self, tokens: list[int]) -> Tensor:
-        """Return the logits after the tokens, which are padded to the length of training. (Padding does not affect the
-        result of a causal model.)"""
+        """Return the logits after the tokens, which are padded to the length of samples in training. (Padding at the
+        end does not affect the result of a causal model.)"""
         padding = max(self._length - len(tokens), self._num_dropped)
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
@@ -136,8 +137,8 @@ class TextModel:
 
 
 class _CachedModule(nn.Module):
-    """Wrapper of attention or of position embeddings for generation token by token. It counts positions and caches keys
-    and values."""
+    """Wrapper of attention, or of position embeddings, for generation token by token. It counts positions and caches
+    keys and values."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ class _CachedModule(nn.Module):
 
 
 def _with_caches(module: nn.Module) -> list[_CachedModule]:
-    """Wrap every module that depends on positions in a _CachedModule, in place. Return the wrappers."""
+    """Replace every module that depends on positions by a _CachedModule around it. Return these wrappers."""
     found = [name for name, part in module.named_modules() if isinstance(part, _OF_POSITIONS)]
     kept = []
     for name in found:
@@ -174,8 +175,8 @@ def _with_caches(module: nn.Module) -> list[_CachedModule]:
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """Return the names of the nodes that pass on all positions of a field except the last, if only such nodes read
-    fields; otherwise the empty set."""
+    """Return the names of the expressions that slice off the last position of a field, as in `tokens[:, :-1]`. If other
+    nodes read fields too, return the empty set."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()
@@ -189,7 +190,8 @@ def _takes_all_but_last(node: Node) -> bool:
 
 
 def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return the context of the published models in a network, according to their configs; 0 if no config has one."""
+    """Return the largest context of the published models in a network, according to their configs; 0 if no config has
+    one."""
     limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
@@ -199,8 +201,8 @@ def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module
 def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
-    """Return why keys and values cannot be cached: the first node other than causal self-attention that may mix
-    positions; "" if there is none. `drops`, `kinds`: names and types of nodes that are ignored."""
+    """Return why keys and values cannot be cached; "" if they can. The reason is the first node that may mix positions
+    and is not causal self-attention. `drops`, `kinds`: names and types of nodes that are not checked."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue
@@ -247,7 +249,7 @@ def _text_output(trained: Trained) -> TextOutput:
 
 
 def encode_prompt(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
-    """Return the tokens of a prompt. `chat`: the text is a user's message (or messages as JSON); the tokens end where
+    """Return the tokens of a prompt. `chat`: the text is a user's message, or messages as JSON; the tokens end where
     the assistant's answer begins. Raises UsageError for an empty prompt, and for a token outside the vocabulary."""
     try:
         tokens = model.words.encode_prompt(text) if chat else model.words.encode(text)
@@ -272,9 +274,9 @@ def generate(
     *,
     chat: bool = False,
 ) -> Iterator[str]:
-    """Yield the text after the prompt in pieces, until `num_tokens` or a token that ends a text. `number`:
-    distinguishes several texts with one seed. `chat`: the prompt is a user's message. The same seed gives the same text
-    on one machine."""
+    """Yield the text after the prompt in pieces, until `num_tokens` tokens or a token that ends a text. `chat`: the
+    prompt is a user's message. `number`: gives different texts with the same seed. The same seed and number give the
+    same text on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
     given = encode_prompt(prompt, model, chat=chat)
     model.begin(given)

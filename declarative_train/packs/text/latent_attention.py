@@ -1,4 +1,4 @@
-"""Latent attention (latent_attention): attention whose keys and values are made from a small vector per position."""
+"""Latent attention (layer `latent_attention`): keys and values are computed from a small vector for each position."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ class LatentAttention(Layer):
         return LayerCut("heads", cuts, tuple(f"{name}.{word}" for name, word in words))
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the products of the projections, of queries with keys, and of weights with values."""
+        """Yield the matrix products of a forward: the projections, queries times keys, and attention weights times
+        values."""
         *leading, T, _ = use.inputs["x"].shape
         sequences, inner = prod(leading), use.is_inner_graded
         for each in use.matrices:

@@ -1,6 +1,7 @@
 """Arrangement of pieces of texts in rows of one length, and the outputs of a tokens field, computed on whole arrays.
 
-P pieces, N rows, L positions. A row has its pieces one after the other from its start, then padding."""
+P pieces, N rows, L positions. A row contains its pieces one after the other from position 0, then padding.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ DTYPES = {"ids": "int64", "mask": "bool", "segments": "int64", "positions": "int
 
 
 class Pieces(NamedTuple):
-    """Pieces of texts. Piece p has `sizes[p]` tokens of the flat array `tokens`, from `begins[p]` on. Row n has
-    `counts[n]` pieces. `trained`: flat too, 1 for each token that counts in the loss; None: all do."""
+    """Pieces of texts. Piece p is `sizes[p]` tokens of the flat array `tokens`, from index `begins[p]` on. Row n has
+    `counts[n]` pieces. `trained`: 1 for each element of `tokens` that counts in the loss; None: all do."""
 
     tokens: np.ndarray
     begins: np.ndarray
@@ -26,8 +27,8 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return Pieces with one row for each text. `trained`: for each text, whether its tokens count in the loss; None:
-    all do."""
+    """Return Pieces with one piece and one row for each text. `trained`: for each text, whether each token counts in
+    the loss; None: all do."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)
@@ -42,10 +43,10 @@ def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[b
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """Return an array (N, L) for each of `outputs`. `ids` are the tokens, `pad` in padding, where `mask` is false.
-    `segments` numbers the pieces of a row from 1 and is 0 in padding. `positions` counts from 0 in each piece, and in
-    padding. `trained` is false for the first token of a piece, because it has no earlier token from which it could be
-    predicted."""
+    """Return {output: array (N, L)} for each of `outputs`. `ids`: the tokens; padding is `pad`. `mask`: false in
+    padding. `segments`: number of the piece in its row, from 1; 0 in padding. `positions`: from 0 in each piece, and in
+    the padding. `trained`: whether the token counts in the loss. It is false for the first token of a piece, because it
+    has no earlier token from which it could be predicted."""
     import numpy as np
 
     begins, sizes, segments = _with_padding(pieces, length)
@@ -80,7 +81,8 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments) of all pieces, with one more piece for the padding at the end of each row."""
+    """Return (begins, sizes, segments) of all pieces, with one further piece for the padding of each row, after its
+    other pieces."""
     import numpy as np
 
     counts = pieces.counts
@@ -97,9 +99,9 @@ def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the elements of all pieces, one after the other. `places`: the position of each result in its piece. One
-    index array for all is much faster than a copy per piece for short pieces, and as fast for long ones. Values in
-    padding are arbitrary."""
+    """Return the elements of all pieces in one array, piece after piece. `places`: position of each element of the
+    result in its piece. Elements of padding are arbitrary. (For short pieces, one index array is much faster than a
+    copy of each piece; for long ones, it is as fast.)"""
     import numpy as np
 
     if not len(flat):

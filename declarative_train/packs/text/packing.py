@@ -1,6 +1,7 @@
-"""Packing: division of texts into samples of one length, computed from the lengths of the texts alone.
+"""Packing: division of texts into samples of one length. It depends only on the lengths of the texts.
 
-P pieces, W samples (windows), each of `length` tokens."""
+P pieces, W samples (windows), each of `length` tokens.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ PackMode = Literal["best_fit", "sequential"]
 
 
 class Packing(NamedTuple):
-    """Pieces of all samples. Sample w has the pieces `begins[w]` up to `begins[w + 1]`, one after the other from
-    position 0. Piece p has `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
+    """Pieces of texts in all samples. Sample w has the pieces `begins[w]` up to `begins[w + 1]`, one after the other
+    from position 0. Piece p is `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
 
     length: int
     begins: np.ndarray
@@ -30,15 +31,16 @@ class Packing(NamedTuple):
 
     @property
     def fill(self) -> float:
-        """Fraction of all positions that hold a token."""
+        """Fraction of all positions in samples that hold a token."""
         return float(self.lengths.sum() / max(self.num_samples * self.length, 1))
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
-    """Pack texts with the given sizes into samples of `length` tokens; every token is used once. `sequential`:
-    concatenate the texts and cut at the end of each sample. `best_fit`: cut only texts longer than a sample, into full
-    samples and a rest; then put each piece, the longest first, into the sample in which the least room remains (Ding et
-    al., Fewer truncations improve language modeling, 2024). `most`: the largest number of pieces in a sample."""
+    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `way`:
+    `sequential` concatenates the texts and cuts at the end of each sample. `best_fit` cuts only texts longer than a
+    sample, into full samples and a rest; then each piece, the longest first, goes into the sample with the least
+    sufficient room (Ding et al., Fewer truncations improve language modeling, 2024). `most`: the largest number of
+    pieces in a sample."""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
@@ -46,9 +48,10 @@ def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None)
 
 
 def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int | None = None) -> list[Packing]:
-    """Pack several fields, so that a sample has the same texts in the same order in each: a packing for each field.
-    `sizes`: of the texts of each field, none above its length. `lengths`: of a sample of each field. A text takes as
-    much room as in the field where it needs most, so that nothing is cut."""
+    """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
+    the packing of each field. `sizes`: for each field, the tokens of each text, at most the field's length. `lengths`:
+    for each field, the length of a sample. The field in which a text needs the largest part of a sample decides, so
+    that nothing is cut."""
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)
@@ -60,8 +63,8 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
 
 
 def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
-    """Concatenate the packings of several lists of texts; no sample has texts of two lists. `firsts`: for each list,
-    the number of its first text."""
+    """Concatenate the packings of several lists of texts; no sample has texts of two lists. `firsts`: number of the
+    first text of each list."""
     import numpy as np
 
     before = np.cumsum([0, *(len(each.texts) for each in packings)])
@@ -102,8 +105,8 @@ def _by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Return the sample of each piece, (P,). All pieces of one length are placed at once, the longest first: in the
-    samples with the least sufficient room, then in new samples. A sample with `most` pieces has no room."""
+    """Return the sample of each piece, (P,). Pieces of equal length are placed together, the longest pieces first: in
+    the samples with the least sufficient room, then in new samples. A sample with `most` pieces has no room."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)

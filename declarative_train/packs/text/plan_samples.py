@@ -1,4 +1,4 @@
-"""`evaluation.samples` of a plan: the tokens of its prompts, and checks that the model can generate text."""
+"""Plan of `evaluation.samples`: the tokens of the prompts, and checks that the model can generate text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
-    """Return (the plan with tokenized prompts, errors if the model cannot continue them)."""
+    """Return (the plan with the tokens of its prompts, diagnostics if the model cannot continue the prompts)."""
     asked: TextSamples | None = recipe.evaluation.samples  # type: ignore[attr-defined]
     if asked is None or plan.evaluation is None:
         return plan, []

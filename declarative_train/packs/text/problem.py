@@ -1,4 +1,4 @@
-"""Error of a tokenizer, in a module without imports, so that all modules of the pack can import it."""
+"""Error of a tokenizer. This module imports nothing, so that all modules of the pack can import it."""
 
 from __future__ import annotations
 

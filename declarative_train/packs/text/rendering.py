@@ -1,10 +1,10 @@
-"""Render chat templates with Jinja2, with limits on time and memory.
+"""Rendering of chat templates with Jinja2, with limits on time and memory.
 
-The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and
-`{% generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's
-internals, every loop and call checks the time, and every operation that can enlarge a value checks its size.
+The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and `{%
+generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's internals,
+every loop and call checks the time, and every operation that can enlarge a value checks its size.
 
-Import this module only when a text has a template: importing Jinja takes time.
+Import this module only when a text has a template, because importing Jinja takes time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class RenderError(Exception):
 
 
 class Rendering:
-    """Compiled template. `marks`: it contains `{% generation %}`. `reads_tools`: it reads the variable `tools`.
-    `roles`: the strings with which it compares the role of a message."""
+    """Compiled chat template. `marks`: whether it contains `{% generation %}`. `reads_tools`: whether it reads the
+    variable `tools`. `roles`: the strings with which it compares the role of a message."""
 
     def __init__(self, text: str) -> None:
         """Compile the template `text`. Raises RenderError."""
@@ -63,12 +63,12 @@ class Rendering:
 
     @cached_property
     def _by_turn(self) -> Template:
-        """Template in which the iterations of the loops over messages are marked."""
+        """Template changed to mark the text of each iteration of a loop over messages."""
         return self._compile(_TurnInserter().visit(self._environment.parse(self._text)))
 
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
-        """Render the template with the variables `names`. Return (text, (begin, end) of each `{% generation %}` in it).
-        Raises RenderError."""
+        """Render the template with the variables `names`. Return (text, [(begin, end) of each `{% generation %}` in the
+        text]). Raises RenderError."""
         return _extract_spans(self._render(self._template, names))
 
     def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
@@ -106,7 +106,7 @@ class Rendering:
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:
-    """Yield the constants with which a template compares a role."""
+    """Yield the constant strings with which a template compares the role of a message."""
     for compare in tree.find_all(nodes.Compare):
         sides = [compare.expr, *(operand.expr for operand in compare.ops)]
         if any(_is_role(side) for side in sides):
@@ -124,7 +124,7 @@ def _is_role(node: nodes.Expr) -> bool:
 
 
 def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Remove the marks BEGIN and END. Return (text, spans between the marks)."""
+    """Remove the marks BEGIN and END from a text. Return (text, spans that were between the marks)."""
     kept: list[str] = []
     found, size, begin = [], 0, 0
     for part in re.split(f"([{BEGIN}{END}])", text):
@@ -139,8 +139,8 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN. Return (text, passages between the marks). After a loop over messages within a loop over
-    messages, the passage belongs to the message of the outer loop again."""
+    """Remove the marks TURN from a text. Return (text, passages between the marks). After an inner loop over messages,
+    text belongs to the message of the outer loop again."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -162,7 +162,7 @@ def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
 
 class _GenerationTag(ext.Extension):
     """Jinja tag `{% generation %} ... {% endgeneration %}`, which templates put around an answer of the assistant. The
-    text in it is marked in the output."""
+    answer is marked in the rendered text."""
 
     tags = {"generation"}
 
@@ -176,8 +176,8 @@ class _GenerationTag(ext.Extension):
 
 
 class _Environment(BoundedEnvironment):
-    """Jinja environment with the settings and names of transformers. The nodes that `_CheckInserter` adds to a template
-    call `check_value`, `join_checked` and `check_time`."""
+    """Jinja environment with the settings and variables of transformers. Its methods `check_value`, `join_checked` and
+    `check_time` are called by the nodes that `_CheckInserter` adds to a template."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -204,8 +204,8 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark that precedes the text of an iteration of loop number `loop` over `item`, a message; "" if
-        the item is not a message. Without `item`: the mark for the end of the loop."""
+        """Return the mark that precedes the text of one iteration of loop number `loop`. `item`: the value of the
+        loop's variable; if it is not a message, the mark is "". Without `item`: the mark for the end of the loop."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 
@@ -219,8 +219,8 @@ class _Environment(BoundedEnvironment):
 
 
 class _CheckInserter(NodeTransformer):
-    """Transformer of a template's syntax tree. It adds checks of the time to loops, and checks of the size to values
-    that Jinja makes."""
+    """Transformer of a template's syntax tree, which adds checks of the time to loops, and checks of the size to values
+    that Jinja creates."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -250,9 +250,9 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree. It marks the iterations and the end of each loop, and the messages that
-    a loop over a range assigns to names. It does not mark text that a template captures as a value, since the template
-    may process the mark as text."""
+    """Transformer of a template's syntax tree, which adds marks to the text: at each iteration and at the end of each
+    loop, and where a loop over a range assigns a message to a variable. Text that a template captures as a value gets
+    no marks, because the template may process it."""
 
     def __init__(self) -> None:
         self._num_loops = 0
@@ -281,7 +281,7 @@ class _TurnInserter(NodeTransformer):
 
 
 def _turn(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return the statement that writes the mark of the message in the variable `target`, in loop number `loop`."""
+    """Return a statement that writes the mark of the message in the variable `target`, within loop number `loop`."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 
@@ -290,7 +290,7 @@ def _call_node(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
 
 
 class _Namespace(Namespace):
-    """Jinja's `namespace` for templates that are not trusted: names that begin with `_` are refused."""
+    """Jinja's `namespace` for untrusted templates. Names that begin with `_` raise an error."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can use the name `self`
         self, given = args[0], dict(*args[1:], **kwargs)

@@ -1,10 +1,12 @@
-"""Text samples that the model generates at an evaluation (`evaluation.samples`), for people to read.
+"""Texts that the model generates at an evaluation (`evaluation.samples`), for people to read.
 
 Every rank runs the same forwards with the same prompts, because sharded weights and pipeline stages need all ranks. The
-first rank with outputs of the model chooses the tokens and sends them to all. There is no key-value cache: each token
-costs a forward of the whole length. Sampling has its own random generators, so that it does not change the training.
+first rank with outputs of the model chooses the tokens and sends them to all ranks. Keys and values are not cached:
+each token costs a forward of the whole length. Sampling has its own random generators, so that it does not change the
+training.
 
-P prompts, V vocabulary."""
+P prompts, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -89,13 +91,13 @@ class SampleWriter:
 
     def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
         """Return the text after the prompt. `given`: tokens of the prompt; `whole`: tokens of prompt and continuation.
-        They are decoded together, because a token may be part of a character or begin with a blank."""
+        They are decoded together, because a token may be only a part of a character or begin with a blank."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])
 
     def _next(self, tokens: list[list[int]], generators: list[torch.Generator]) -> list[int]:
-        """Return the next token id of each prompt, the same on every rank. `tokens`: prompt and continuation so far;
+        """Return the next token of each prompt, the same on every rank. `tokens`: prompt and continuation so far;
         `generators`: random generator of each prompt."""
         engine, context = self._engine, self._written.context
         seen = [each[-context:] for each in tokens]
@@ -111,7 +113,7 @@ class SampleWriter:
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 
     def _batch(self, seen: list[list[int]]) -> Batch:
-        """Return a batch with the token ids `seen` of each prompt. Fields that the model does not read, such as
+        """Return a batch with the tokens `seen`, one list for each prompt. Fields that the model does not read, such as
         targets, are zero."""
         rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
         made = layout.rows(self._written.reads.values(), layout.pieces_of_texts(rows), self._written.length, 0)

@@ -1,4 +1,4 @@
-"""Sampling of a token from logits."""
+"""Sampling of the next token from logits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings of sampling. `temperature` 0: always the most likely token. `top_k`: sample among the k most likely
-    tokens; `top_p`: among the fewest tokens whose probabilities have this sum."""
+    """Settings of sampling. `temperature`: 0: always choose the most likely token. `top_k`: sample among the k most
+    likely tokens; `top_p`: sample among the fewest tokens whose probabilities add up to at least this."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -22,7 +22,7 @@ class Sampling:
 
 
 def choose_token(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Return one token, sampled from logits (V,)."""
+    """Return the number of one token, sampled from logits (V,)."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     p = (logits.double() / sampling.temperature).softmax(-1)

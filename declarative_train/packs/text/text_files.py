@@ -1,4 +1,4 @@
-"""Text files: a table of tokens, one per row, read by position."""
+"""Source that reads text files: a table of tokens, one per row."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ByteTable(Table):
         return self.num_rows * len(columns)
 
     def _bytes(self, path: str) -> np.ndarray | None:
-        """Return the mapped bytes of a file; None if it is remote."""
+        """Return the bytes of a file, mapped into memory; None if it is remote."""
         return None if local_path(path) is None else self._mapped.get(path)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -133,7 +133,7 @@ class ByteTable(Table):
         return found
 
     def _slice(self, file: int, start: int, stop: int) -> np.ndarray:
-        """Return the rows from `start` to `stop` of one file."""
+        """Return the rows from `start` to `stop` of file number `file`."""
         import numpy as np
 
         begin = self._starts[file]
@@ -152,7 +152,8 @@ class ByteTable(Table):
         return found
 
     def _fetch(self, file: int, rows: np.ndarray) -> np.ndarray:
-        """Return rows of a remote file, which is read in blocks; consecutive blocks are one request."""
+        """Return some rows of a remote file, file number `file`. It is read in blocks, with one request for consecutive
+        blocks."""
         import numpy as np
 
         blocks = np.unique(rows // _BLOCK)

@@ -1,5 +1,5 @@
-"""Text input and output of a plan's model: the output that predicts the next token, and conversion between text and
-tokens."""
+"""Text input and output of a plan's model: the output with the logits of the next token, and conversion between text
+and tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content"
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
-    """Output of the model that predicts text. `output`: name of the output with logits (T, V) of the next token at each
-    of T positions. `field`: the field with the tokens, `length` of them in a sample; `context`: how many of these the
-    model reads. `reads`: batch entries that the model needs, each with the output of the token field that it is;
-    `others`: further batch entries that it needs."""
+    """Output of a model that predicts text. `output`: name of the output with logits (T, V) of the next token at each
+    of T positions. `field`: the field with the tokens; `length`: tokens of a sample; `context`: how many of these the
+    model reads. `reads`: {batch entry that the model needs: the output of the token field that it is}; `others`: other
+    batch entries that it needs."""
 
     output: str
     field: str
@@ -42,7 +42,7 @@ def is_of_text(plan: Plan) -> bool:
 
 
 def find_text_output(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token; None if no `cross_entropy` reads such logits."""
+    """Return the output that predicts the next token; None if no loss `cross_entropy` reads such an output."""
     for term in plan.objective.terms:
         along_last = int(str(term.component.get("class_dim", -1))) in (-1, 2)
         if term.component["type"] == "cross_entropy" and term.target is not None and along_last:
@@ -53,9 +53,9 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 
 def policy(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token although no `cross_entropy` reads it, as in preference
-    optimisation: the node with trained parameters whose logits of all tokens the objective reads. None if there is not
-    exactly one such node."""
+    """Return the output that predicts the next token in a plan without a `cross_entropy` that reads it, such as
+    preference optimisation. It is the node with trained parameters whose logits of all tokens the objective reads.
+    Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]
@@ -71,7 +71,7 @@ def policy(plan: Plan) -> TextOutput | None:
 
 
 def _read_output(plan: Plan, output: str) -> TextOutput | None:
-    """Return an output as TextOutput; None if its shape is not (T, N) for a field of T tokens."""
+    """Return the output named `output` as TextOutput; None if its shape is not (T, N) for a field of T tokens."""
     specs = {field.name: field for field in plan.data.fields}
     graph = prune(plan, [output])
     spec = graph.spec(graph.outputs[output])
@@ -94,8 +94,8 @@ def _read_output(plan: Plan, output: str) -> TextOutput | None:
 
 
 def context_of_published(plan: Plan, found: TextOutput) -> int | None:
-    """Return the number of tokens that the published model, with which training began, can read, according to its
-    config and the node's params. None if there is no published model, or its config does not contain this."""
+    """Return the number of tokens that the published model with which training began can read, according to its config
+    and the node's params. Return None if there is no such model, or its config does not say."""
     graph = prune(plan, [found.output])
     started = {each.node for each in plan.weights if each.tensors is not None}
     lengths = []
@@ -118,8 +118,8 @@ def _is_tokens(field: FieldSpec) -> bool:
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Conversion between text and the tokens on which a model was trained. `ends`: tokens that end a text or an answer,
-    if the model learned them. `is_chat`: it was trained on dialogues."""
+    """Converter between text and the tokens on which a model was trained. `ends`: tokens that end a text or an answer,
+    if the model learned them. `is_chat`: the model was trained on dialogues."""
 
     tokenizer: Tokenizer
     field: TokensField | None = None
@@ -128,7 +128,7 @@ class TextCodec:
 
     @classmethod
     def of(cls, plan: Plan, field: str) -> TextCodec:
-        """Return the conversion for a field of tokens. Raises TokenizerError."""
+        """Return the converter for a field of tokens. Raises TokenizerError."""
         spec = next(each for each in plan.data.fields if each.name == field)
         component = spec.component if _is_tokens(spec) else plan.data.source
         found = tokenizer_of(component)
@@ -142,7 +142,8 @@ class TextCodec:
         return cls(found, own, ends | _ends(own, found), is_chat=True)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the beginning of a text, without tokens that mark the end of a text."""
+        """Encode the beginning of a text, to be continued: with the tokens that begin a text, but not those that end
+        it."""
         plain = self.tokenizer.encode(text, adds_special=False)
         if self.field is None:
             return plain
@@ -153,8 +154,8 @@ class TextCodec:
         return self._add_first([*before, *plain])
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """Return the tokens of a user's message, or of messages as JSON, up to the beginning of the assistant's answer.
-        Raises ChatError and TokenizerError."""
+        """Encode a user's message, or messages as JSON, up to the beginning of the assistant's answer. Raises ChatError
+        and TokenizerError."""
         template = chat.template_text(None if self.field is None else self.field.template, self.tokenizer)
         given = chat.dialogue(chat.messages(prompt, "user"), template)
         return self._add_first(
@@ -167,8 +168,8 @@ class TextCodec:
 
 
 def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end a text: the first special token after an answer, and the tokenizer's end-of-text
-    token."""
+    """Return the tokens that end a text: the tokenizer's end-of-text token, and the first special token after an
+    answer."""
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)

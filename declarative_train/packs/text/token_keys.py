@@ -1,4 +1,4 @@
-"""Values of the keys of a field of tokens that are mappings: length buckets, added tokens."""
+"""Values of two keys of a field of tokens that are mappings: length buckets, and added tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TokenChoice = bool | TokenText
 
 
 class Buckets(BaseModel):
-    """Lengths of batches."""
+    """Lengths to which batches are padded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -29,7 +29,8 @@ class Buckets(BaseModel):
 
 
 class AddedWords(BaseModel):
-    """Tokens that are added to a tokenizer, in this order, first those of `add`."""
+    """Tokens that are added to a tokenizer, first those of `add`, then those of `add_special`, each in the given
+    order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 

@@ -1,4 +1,4 @@
-"""Tokens of text files: a table with one token per row, encoded once and mapped into memory."""
+"""Table of the tokens of text files, one token per row. They are encoded once and mapped into memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TokenTable(Table):
 
 
 def stack_runs(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """Return (N, length): `length` consecutive values from each of the N `starts`."""
+    """Return an (N, length) array: `length` consecutive elements of `values` from each of the N indices `starts`."""
     import numpy as np
 
     found = np.empty((len(starts), length), values.dtype)
@@ -74,7 +74,7 @@ Piece = tuple[str, int, int, bool]
 
 
 def _pieces(path: str, size: int) -> list[Piece]:
-    """Split a large file, after line ends, into pieces that are encoded separately. `size`: its number of bytes."""
+    """Divide a large file into pieces that end with a line and are encoded separately. `size`: bytes of the file."""
     ends = [0]
     while ends[-1] < size:
         target = ends[-1] + _PIECE

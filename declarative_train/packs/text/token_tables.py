@@ -1,5 +1,5 @@
-"""Fields of tokens: texts are tokenized once, and sets then read the tokens. A row is one text or, if texts are packed,
-several."""
+"""Tables of tokens: texts are tokenized once, and sets then read the tokens. A row is one text; if texts are packed, it
+is a sample of several texts."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def is_of_tokens(part: FieldReader) -> bool:
 def with_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Return (table, rows, fields' readers) of the same samples with tokens in place of texts. A packed field gets a
-    table of its own.
+    """Return (table, rows, readers of the fields) that read tokens in place of texts. If texts are packed, the table
+    has a row for each sample.
 
-    `skips`: rows without a text are left out of all samples. Raises BadSampleError and SourceError."""
+    `skips`: leave rows without a text out of all samples. Raises BadSampleError and SourceError.
+    """
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -62,13 +63,13 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens that replaces the column of texts, for one output of the field `name`."""
+    """Return the column of tokens that replaces a column of texts, for one output of the field `name`."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
 def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
-    """Return the tokens of all rows. `skips`: a row without a text has no tokens; otherwise it is an error. Raises
-    BadSampleError and SourceError."""
+    """Return the tokens of all rows of a token field. `skips`: a row without a text has no tokens; otherwise it is an
+    error. Raises BadSampleError and SourceError."""
     field, columns = field_of(part), part.columns
     found = field.open_tokenizer()
     texts = [column for column in columns if column.name != field.tools]
@@ -100,10 +101,11 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
 
 
 def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
-    """Return everything on which the tokens depend, as a cache key.
+    """Return everything on which the tokens depend, as a cache key; None if changes of the texts cannot be detected.
 
-    This is the files and some of their texts (which depend on how the source reads files), the tokenizer, and the keys
-    that add tokens to a text. None: changes of the texts cannot be detected."""
+    The key has the files, some of their texts (which depend on how the source reads the files), the tokenizer, and the
+    keys that add tokens to a text.
+    """
     if not table.files:
         return None
     files = []
@@ -120,8 +122,8 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
 
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, message, hint) for each field whose chat template does not read some keys of messages. `table`: the
-    table with the messages; `found`: tokens by field."""
+    """Yield (field, message, hint) for each field whose chat template does not read some keys of the messages. `table`:
+    the table with the messages; `found`: {field: its tokens}."""
     for name, tokens in found.items():
         if tokens.unread:
             keys = ", ".join(
@@ -134,7 +136,7 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the tokens (3, length) of its texts as further columns. `reads_files`: other columns are read from
+    """Table with the columns of another table, and the tokens of its texts. `reads_files`: other columns are read from
     files, so that reading a row costs as much as reading its block."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
@@ -195,7 +197,7 @@ class TextRows(Table):
 
 
 class PackedField:
-    """Field of packed texts. `sizes`: tokens of its texts. `packing`: its pieces in each sample."""
+    """Field of packed texts. `sizes`: tokens of each text. `packing`: pieces of the texts in each sample."""
 
     def __init__(self, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         self.field, self.tokens, self.text = field_of(part), tokens, part.columns[0].name
@@ -207,12 +209,12 @@ class PackedField:
         self._begins = self._starts[packing.texts] + packing.offsets
 
     def cut_texts(self) -> None:
-        """Cut texts that are longer than a sample, before they are packed."""
+        """Cut texts that are longer than a sample to its length. Call it before the texts are packed."""
         self._starts, ends = self.field.cut_to_length(self._starts, self._starts + self.sizes)
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return the arrays of `outputs` for these samples, with the pieces of each sample joined."""
+        """Return {output: array} of these samples, with the pieces of each sample joined."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts
@@ -227,8 +229,8 @@ class PackedField:
 
 
 class PackedRows(Table):
-    """Table in which a row is a sample of several texts, the same in each field. Its columns of text are only for
-    display. `source`: the table of the texts."""
+    """Table with one row for each sample of packed texts; a sample has the same texts in all fields. Its columns of
+    texts are only for display. `source`: the table of the texts."""
 
     def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
         self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}
@@ -274,14 +276,15 @@ class PackedRows(Table):
         return _unread(self.source, {name: each.tokens for name, each in self.fields.items()})
 
     def place(self, row: int) -> str:
-        """Return the place of the first text of a sample."""
+        """Return the place of the first text of the sample `row`."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which starts in {self.source.place(text)}"
 
 
 def _pack(fields: Sequence[TokensField], sizes: Sequence[np.ndarray]) -> list[Packing]:
-    """Return the packing of each field. Texts of a single field may be divided over samples."""
+    """Return the packing of each field. With a single field, texts may be divided over samples. `sizes`: for each
+    field, the tokens of each text."""
     if len(fields) > 1:
         return pack_together(sizes, [field.longest for field in fields], fields[0].texts)
     assert fields[0].pack is not None

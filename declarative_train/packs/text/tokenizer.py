@@ -1,7 +1,8 @@
 """Tokenizers: encode text as token numbers, and decode it.
 
-They use Hugging Face's library `tokenizers`. Its file does not contain which tokens begin, end and pad a text, nor the
-chat template; these are read from other files in the folder of the tokenizer."""
+They use Hugging Face's library `tokenizers`. A file of this library does not say which tokens begin, end and pad a
+text, and has no chat template; these are read from other files in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +44,19 @@ PATH_KEYS = ("tokenizer", "template")
 
 
 def is_path(value: str) -> bool:
-    """Return whether a recipe's tokenizer or template is a path: neither the word `bytes` nor the text of a
-    template."""
+    """Return whether the value of a recipe's key for a tokenizer or template is a path, not the word `bytes` and not
+    the text of a template."""
     return value != BYTES and not is_inline(value)
 
 
 def is_inline(template: str) -> bool:
-    """Return whether `template` is the text of a chat template rather than a path."""
+    """Return whether `template` is the text of a chat template, not a path."""
     return "{%" in template or "{{" in template
 
 
 class Tokenizer(ABC):
-    """Tokenizer. `num_tokens`: token numbers are 0 to num_tokens - 1. `special`: numbers of the tokens for bos, eos,
-    pad and unk, for those that exist. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer."""
+    """Tokenizer. `num_tokens`: token numbers are 0 to num_tokens - 1. `special`: {bos, eos, pad or unk: number of the
+    token}, as far as they exist. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer."""
 
     num_tokens: int
     special: Mapping[str, int]
@@ -73,7 +74,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return (tokens of a text without added ones, (begin, end) of each in the text)."""
+        """Return (tokens of a text, (begin, end) of each in the text), without tokens that the tokenizer puts around a
+        text."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str: ...
@@ -87,8 +89,9 @@ class Tokenizer(ABC):
         """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the number of the token for `role` (such as eos). `asked`, the recipe's value: `true` is the
-        tokenizer's own token, a text is that token, and `false` returns None. Raises TokenizerError."""
+        """Return the number of the token for `role` (such as eos). `asked`: the value in the recipe: `true` is the
+        tokenizer's token for this role; a text is the text of the token; for `false`, return None. Raises
+        TokenizerError."""
         if asked is False:
             return None
         if isinstance(asked, str):
@@ -105,7 +108,8 @@ class Tokenizer(ABC):
 
 
 class AddedTokens(NamedTuple):
-    """Texts of tokens that a recipe adds to a tokenizer. `special`: added tokens that `decode` leaves out."""
+    """Texts of tokens that a recipe adds to a tokenizer. `special`: the texts of special tokens, which `decode`
+    omits."""
 
     plain: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
@@ -115,7 +119,7 @@ NOTHING_ADDED = AddedTokens()
 
 
 class _ByteTokenizer(Tokenizer):
-    """Tokenizer with one token for each byte of the UTF-8 text."""
+    """Tokenizer with one token for each byte value of UTF-8 text."""
 
     num_tokens = 256
     special: Mapping[str, int] = {}
@@ -154,9 +158,9 @@ class _FileTokenizer(Tokenizer):
         *,
         is_made: bool = False,
     ) -> None:
-        """Read names and settings. `content`: the bytes of the file; `file`: its parsed JSON; `side_files`: the
-        contents of the other files by name; `added`: further tokens; `is_made`: `content` was converted from a
-        sentencepiece model."""
+        """Read the names of tokens and the settings. `found`: tokenizer of the library; `content`: the bytes of its
+        file; `file`: its parsed JSON; `side_files`: {name: content} of the other files; `added`: tokens that the recipe
+        adds; `is_made`: `content` was converted from a sentencepiece model."""
         self._found = found
         self.converted_files = {path: content} if is_made else {}
         found.no_truncation()  # the field's `length` decides
@@ -197,8 +201,8 @@ class _FileTokenizer(Tokenizer):
 
 
 def _add_tokens(found: Any, file: Mapping[str, Any], added: AddedTokens) -> bytes:
-    """Add tokens to a tokenizer of the library. Return the content of its file with them. Raises TokenizerError for a
-    token that it has."""
+    """Add tokens to `found`, a tokenizer of the library. Return the content of its file with them. Raises
+    TokenizerError for a token that the tokenizer already has."""
     from tokenizers import AddedToken
 
     known = next((text for text in (*added.plain, *added.special) if found.token_to_id(text) is not None), None)
@@ -211,8 +215,8 @@ def _add_tokens(found: Any, file: Mapping[str, Any], added: AddedTokens) -> byte
 
 
 def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
-    """Call a function of the library `tokenizers`. Raises TokenizerError for the library's plain exceptions, and for
-    Rust panics, which reach Python as a BaseException of a module that cannot be imported."""
+    """Call a function of the library `tokenizers`. Raises TokenizerError for the exceptions of the library, and for
+    panics of its Rust code, which Python gets as a BaseException of a class that cannot be imported."""
     try:
         return function(*args, **keys)
     except BaseException as error:
@@ -223,7 +227,7 @@ def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
 
 
 def tokenizer(path: str, added: AddedTokens = NOTHING_ADDED) -> Tokenizer:
-    """Open a tokenizer: `bytes`, a file, or a folder with one. Raises TokenizerError."""
+    """Open a tokenizer. `path`: the word `bytes`, a file, or a folder with a file. Raises TokenizerError."""
     if path == BYTES:
         if any(added):
             raise TokenizerError("`bytes` has a token for each byte and no others", "name a tokenizer file")
@@ -240,7 +244,8 @@ def tokenizer(path: str, added: AddedTokens = NOTHING_ADDED) -> Tokenizer:
 
 
 def tokenizer_of(component: Mapping[str, object]) -> Tokenizer:
-    """Open the tokenizer of a source or a field of tokens, given its data. Raises TokenizerError."""
+    """Open the tokenizer that a source or a field of tokens names. `component`: its keys as data. Raises
+    TokenizerError."""
     added: Any = component.get("vocabulary") or {}
     return tokenizer(
         str(component.get("tokenizer", BYTES)),
@@ -263,7 +268,8 @@ def _in_folder(folder: str) -> str:
 
 
 def _tiktoken_error(path: str) -> TokenizerError:
-    """Return the error for a tiktoken file, which has no pattern for splitting texts and therefore cannot be used."""
+    """Return the error for a tiktoken file. Such a file has no pattern for splitting texts, and therefore cannot be
+    used."""
     code = (
         "from transformers.convert_slow_tokenizer import TikTokenConverter as C; "
         f"C('{format_path(path)}', extra_special_tokens=['<|endoftext|>']).converted().save('{FILE}')"
@@ -312,8 +318,9 @@ def _read_side_files(path: str) -> dict[str, bytes]:
 
 
 def _side_path(path: str, name: str) -> str:
-    """Return the path of the side file `name` of the tokenizer file `path`, in the same folder. A folder may have
-    several tokenizers, so for a file such as `a.json` it is called `a.NAME`; for the usual file names just `NAME`."""
+    """Return the path of a side file of the tokenizer file `path`, in the same folder. It has the name `name` if the
+    tokenizer file has a usual name. For another file, such as `a.json`, it has the name `a.NAME`, because a folder may
+    have several tokenizers."""
     folder, _, file = path.rpartition("/")
     stem = "" if file in (FILE, *OF_SENTENCEPIECE) else f"{file.removesuffix('.json').removesuffix('.model')}."
     return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"
@@ -323,7 +330,7 @@ def _side_path(path: str, name: str) -> str:
 
 
 def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
-    """Return {name in a checkpoint: content} for the files of the tokenizers and chat templates that these components
+    """Return {name in a checkpoint: content} of the files of the tokenizers and chat templates that the components
     name. Raises TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
@@ -350,8 +357,8 @@ def _read(path: str) -> bytes:
 
 
 def make_published_files(found: Tokenizer) -> dict[str, bytes]:
-    """Return {name: content} of the tokenizer's files in the form in which models are published. If the tokenizer has
-    no config, one is added that names its special tokens. Raises TokenizerError."""
+    """Return {name: content} of a tokenizer's files in the form in which models are published. If the tokenizer has no
+    config, one with the names of its special tokens is added. Raises TokenizerError."""
     files = {}
     for path in found.files:
         name = next((other for other in SIDE_FILES if path.endswith(other)), FILE)
@@ -373,8 +380,8 @@ def _template_copy_name(path: str) -> str:
 
 
 def use_checkpoint_copies(component: Mapping[str, object], folder: str, names: Collection[str]) -> dict[str, object]:
-    """Return the component with the paths of its tokenizer and chat template replaced by their copies in a checkpoint's
-    folder. `names`: the files in the folder; a path without a copy stays."""
+    """Return the component with the paths of its tokenizer and chat template replaced by the paths of their copies in a
+    checkpoint. `folder`: folder of the checkpoint; `names`: files in it. A path without a copy is not changed."""
     found = dict(component)
     for key, name_of in (("tokenizer", _copy_name), ("template", _template_copy_name)):
         path = component.get(key)
@@ -396,9 +403,9 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
-    """Return the number of the token for a role such as `eos`: the one that the tokenizer's config names; without a
-    config, the special token with a usual name for this role. Return None if there is none. `numbers`: number of each
-    token; `file`: the tokenizer's JSON."""
+    """Return the number of the token for a role such as `eos`, or None. It is the token that the tokenizer's config
+    names; without a config, the special token with a usual name for this role. `numbers`: {token: its number}; `file`:
+    the tokenizer's JSON."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")

@@ -1,4 +1,4 @@
-"""Field of tokens: a column of texts or dialogues -> token numbers, masks, segments and positions."""
+"""Field of tokens: a column of texts or dialogues becomes token numbers, masks, segments and positions."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TokensField(Field):
 
     @property
     def longest(self) -> int:
-        """Number of tokens of a sample, of the longest bucket."""
+        """Number of tokens of a sample; with length buckets, of a sample in the longest one."""
         return self.length if isinstance(self.length, int) else self.length.buckets[-1]
 
     @property
@@ -107,13 +107,14 @@ class TokensField(Field):
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Names of the field's columns, each by the key that names it."""
+        """Names of the field's columns, as {key of the field: name of the column}."""
         named = {key: getattr(self, key) for key in ("column", "prompt", "context", "tools")}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
     def _places(self) -> dict[str, int]:
-        """Index of each key's column among the field's columns; two keys may name the same column."""
+        """Indices of the field's columns, as {key of the field: index of its column}. Two keys may name the same
+        column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 
@@ -127,7 +128,7 @@ class TokensField(Field):
         return self.vocabulary is not None
 
     def open_tokenizer(self) -> Tokenizer:
-        """Open the tokenizer with the added tokens. Raises TokenizerError."""
+        """Open the field's tokenizer, with the tokens that the recipe adds. Raises TokenizerError."""
         words = self.vocabulary
         return tokenizer(self.tokenizer, AddedTokens() if words is None else AddedTokens(words.add, words.add_special))
 
@@ -213,18 +214,18 @@ class TokensField(Field):
         return self._check_pad(found)
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
-        """Return whether a chat template writes the texts: a column has messages, or `template` is set."""
+        """Return whether a chat template renders the texts, because a column has messages or `template` is set."""
         texts = {place for key, place in self._places.items() if key != "tools"}
         return self.template is not None or any(columns[place].dtype == MESSAGES for place in texts)
 
     def lacks_tools(self, columns: Sequence[Column]) -> bool:
-        """Return whether the chat template writes tools but the field names no column for them."""
+        """Return whether the chat template reads tools but the field does not name a column with tools."""
         if self.tools is not None or not self.is_chat(columns):
             return False
         return chat.compile_template(chat.template_text(self.template, self.open_tokenizer())).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
-        """Return whether the field has tokens in a text that are not to be predicted, as in dialogues."""
+        """Return whether some tokens of a text are not to be predicted, as in dialogues."""
         return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> ShapeError | None:
@@ -275,8 +276,8 @@ class TokensField(Field):
         return values[0] if values[0].dtype != object else self.lay_out(values, columns)
 
     def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
-        """Encode the texts in `values`, the field's columns, and return the tokens arranged in rows, as the field's
-        output. Raises BadValueError."""
+        """Encode the texts in `values`, the values of the field's columns. Return the array of the field's output, one
+        row for each text. Raises BadValueError."""
         found = self.open_tokenizer()
         texts, flags = [], []
         for row, value in enumerate(self.join_columns(values)):
@@ -288,15 +289,15 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return, for each row, the value that `encode` gets: the text, or a tuple with a value for each key that names
-        a column."""
+        """Return for each row the value that `encode` accepts: the text, or a tuple with a value for each key that
+        names a column."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
     def missing_key(self, value: Any) -> str | None:
-        """Return the first key whose column has no text in a row, of which `value` has the values as `join_columns`
-        returns them; None if all required texts exist."""
+        """Return the first of the keys `column` and `prompt` whose column has no text in a row; None if all have one.
+        `value`: the row's value from `join_columns`."""
         given = self._by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
@@ -304,8 +305,8 @@ class TokensField(Field):
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
-        """Encode one value without cutting. Raises BadValueError; with `truncate: error`, also for a text that is too
-        long."""
+        """Encode the value of one row, without cutting its tokens. Raises BadValueError, with `truncate: error` also
+        for a text that is too long."""
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
@@ -333,8 +334,8 @@ class TokensField(Field):
         return Encoded(tokens, trained, written.unread)
 
     def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
-        """Render a dialogue with the chat template. `text`: the messages as JSON, or an answer to `prompt`; `tools`:
-        JSON schemas. Raises ChatError."""
+        """Render a dialogue with the chat template. `text`: the messages as JSON, or the answer to `prompt`; `tools`:
+        JSON schemas as text. Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)
@@ -358,8 +359,8 @@ class TokensField(Field):
     def _add_ends(
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """Return the tokens of a text with `bos` and `eos` added, unless they are there already, and the `trained`
-        flags of all tokens (None if there are none). `learns_end`: whether `eos` is to be predicted."""
+        """Return (tokens of a text with `bos` and `eos` added unless it has them, the `trained` flags of all tokens or
+        None). `learns_end`: whether `eos` is to be predicted."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
@@ -370,7 +371,8 @@ class TokensField(Field):
         return tokens, trained
 
     def cut_to_length(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Cut the range of tokens from `start` to `stop` (numbers, or arrays of numbers) to the length of a sample."""
+        """Cut a range of tokens to the length of a sample, at its start or end (key `truncate`). Return its new start
+        and stop; all are numbers, or arrays of numbers."""
         import numpy as np
 
         if self.truncate == "start":
@@ -378,7 +380,7 @@ class TokensField(Field):
         return start, np.minimum(stop, start + self.longest)
 
     def meaning_of_text(self) -> list[object]:
-        """Return the settings, other than the tokenizer, on which the tokens of a text depend."""
+        """Return the settings on which the tokens of a text depend, except the tokenizer."""
         longest = self.longest if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
@@ -392,7 +394,8 @@ class TokensField(Field):
 
 
 class _TokenizerTally(Tally):
-    """Record of the tokenizer as statistics of a field, for use when its file is missing. It reads no rows."""
+    """Record of a field's tokenizer among the field's statistics, for use when the tokenizer's file is missing. It
+    reads no rows."""
 
     needs_rows = False
 

@@ -1,4 +1,4 @@
-"""Train a byte-pair tokenizer on texts, as a file of the library `tokenizers`.
+"""Training of a byte-pair tokenizer on texts. The result is a file of the library `tokenizers`.
 
 Every byte is a token, so that any text can be encoded and decoded without loss (Sennrich et al., Neural machine
 translation of rare words with subword units, 2016; bytes as in GPT-2).
@@ -16,8 +16,8 @@ BYTES = 256
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> str:
-    """Train a tokenizer. Return the content of its file. Token 0 ends a text, token 1 is padding, then follow the
-    tokens `special`. There are fewer than `vocabulary` tokens if the texts have no more pairs to merge. Raises
+    """Train a tokenizer and return the content of its file. Token 0 ends a text, token 1 is padding; then follow the
+    tokens `special`. There are at most `vocabulary` tokens, fewer if the texts have no more pairs to merge. Raises
     TokenizerError."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,7 +1,8 @@
 """Server of the Model Context Protocol: its tools for an agent are the commands of dtrain that change nothing.
 
 Each call runs the command in a new process. So the result is that of the command line, torch's memory is freed
-afterwards, and a call that takes too long can be stopped."""
+afterwards, and a call that takes too long can be stopped.
+"""
 
 from __future__ import annotations
 

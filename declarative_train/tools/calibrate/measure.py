@@ -1,7 +1,8 @@
 """Measurement of this machine for the prediction of step times: matrix products, memory, the time of a call on the
 host, links between ranks, and whole steps.
 
-On a CPU all ranks measure at the same time, because they share its cores and memory. `probes.py` has the steps."""
+On a CPU all ranks measure at the same time, because they share its cores and memory. `probes.py` has the steps.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ host.
 
 The planner's constants for the host are fitted to them: a constant is chosen such that the predicted time of a probe,
 or of the difference between two probes, is the measured one. So it includes work that the planner does not count
-(views, hooks, modules). The constants are fitted in the order of `STEPS`; each uses the ones before it."""
+(views, hooks, modules). The constants are fitted in the order of `STEPS`; each uses the ones before it.
+"""
 
 from __future__ import annotations
 

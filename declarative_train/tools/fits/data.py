@@ -1,7 +1,8 @@
 """JSON object of `dtrain fits --json`.
 
 `trainjob_patch` follows KEP-3328 of Kubeflow Trainer (a draft): a plugin patches only `spec.trainer.numNodes` of a
-suspended TrainJob, and sets an annotation when it has finished. It is null if the target does not fit."""
+suspended TrainJob, and sets an annotation when it has finished. It is null if the target does not fit.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 metrics.
 
 A mark is inserted into the text at the cursor before it is parsed. The path of this mark in the document, after merging
-with its bases, decides which names fit."""
+with its bases, decides which names fit.
+"""
 
 from __future__ import annotations
 

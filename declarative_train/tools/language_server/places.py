@@ -1,6 +1,7 @@
 """Conversion between dtrain's lines and columns and the positions of the language server protocol.
 
-The protocol counts from 0. Its unit of characters is agreed between server and editor; by default it is UTF-16."""
+The protocol counts from 0. Its unit of characters is agreed between server and editor; by default it is UTF-16.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The thread that communicates with the editor does not read files or compute. After a change, the recipe is checked
 statically at once, and fully when the user has not typed for a moment. Of several waiting analyses only the newest is
-run."""
+run.
+"""
 
 from __future__ import annotations
 

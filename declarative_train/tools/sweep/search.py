@@ -2,7 +2,8 @@
 
 optuna is used through its ask-and-tell interface
 (https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html), because each point runs in another
-process. Its journal is in the sweep's folder, so that a stopped sweep can resume."""
+process. Its journal is in the sweep's folder, so that a stopped sweep can resume.
+"""
 
 from __future__ import annotations
 

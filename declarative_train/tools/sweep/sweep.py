@@ -5,7 +5,8 @@ resume.
     results.json        every point: its values, its state, its metric; rewritten when a point ends
     plans/000.json      plan that the process of point 0 runs
     000-lr=0.01/        run of point 0, an ordinary run folder
-    optuna.journal      for an optuna search"""
+    optuna.journal      for an optuna search
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Watchdog: a process that stops the runs of a sweep if the sweep itself was killed.
 
 The sweep tells the watchdog through a pipe which runs are active. The pipe is closed when the sweep exits for any
-reason. Then the watchdog requests the remaining runs to save a checkpoint and stop."""
+reason. Then the watchdog requests the remaining runs to save a checkpoint and stop.
+"""
 
 from __future__ import annotations
 

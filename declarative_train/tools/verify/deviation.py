@@ -19,7 +19,8 @@ class Bounds:
     gradient   for a gradient, and for a loss
     floor      smallest reference for a gradient, as a fraction of the model's largest gradient: smaller ones are mostly
                rounding
-    update     for the change of a parameter, computed from equal gradients"""
+    update     for the change of a parameter, computed from equal gradients
+    """
 
     start: float
     node: float

@@ -49,7 +49,8 @@ class RankReport:
     norm                        norm of all gradients, as this rank computed it
     nodes                       {path: (largest difference of a sample's sums, relative to the largest sum of absolute
                                 values; position of this sample)}
-    start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have"""
+    start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have
+    """
 
     rank: int
     dp_rank: int

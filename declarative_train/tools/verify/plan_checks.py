@@ -3,7 +3,8 @@ give the gradient of the whole batch?
 
 The checks are made for each kind of rank and each axis, not for each pair of ranks: ranks of one kind differ only in
 their coordinate along `replicate`, so they do the same with other rows. How the parts of a layer must be combined is
-computed again from the layer's component and compared with the plan."""
+computed again from the layer's component and compared with the plan.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ class StepIndex:
     counts      divisors of the loss terms
     sums        sums of the loss terms over the global batch
     norm        norm of all gradients together
-    nodes       {path of a layer: shape of its output for one sample}"""
+    nodes       {path of a layer: shape of its output for one sample}
+    """
 
     samples: list[int] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Messages on transforms and the fields next to the images that they change.
+"""Messages about transforms and the fields that they change, or should change too.
 
 Each function is one message; its docstring is the manual page of its code.
 """
@@ -12,9 +12,9 @@ from declarative_train.core.span import Span
 def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) -> Diagnostic:
     """target-stays (D043)
 
-    Finds: a flip, crop or rotation of pictures next to a field of places in them that it does not move: a mask that is
-           not among its `fields`, or numbers in pairs that a loss compares with, which may be points.
-    Why:   the picture moves and its answer stays, so that the model learns an average of both.
+    Finds: a flip, crop or rotation of images, and a target that has positions in the images but is not moved with
+           them: a mask that is not among the `fields` of the transform, or pairs of numbers, which may be points.
+    Why:   after the transform the target does not fit the image, so the model learns an average of wrong positions.
     Diff:
         data:
           fields:
@@ -40,10 +40,10 @@ def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) ->
 def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second: bool) -> Diagnostic:
     """scaled-twice (D044)
 
-    Finds: a `normalize` of pictures whose mean is outside of the values that it gets: a second one, or numbers for
-           pixels from 0 to 255.
-    Why:   pictures are 0 to 1 before the first `normalize`. With other numbers all pixels become nearly the same value,
-           or large ones, for which weights are not initialised.
+    Finds: a transform `normalize` whose mean is outside the range of the pixels before it: a second `normalize`, or
+           a mean for pixels from 0 to 255.
+    Why:   pixels are from 0 to 1 before the first `normalize`. With a mean outside this range, all pixels get
+           nearly the same value, or large values, for which weights are not initialised.
     Diff:
         data:
           transforms:

@@ -1,2 +1,1 @@
-"""Loss terms of images as `nn.Module`s. Only the body of a `build()` imports these modules, because they import
-torch."""
+"""Loss terms of images as `nn.Module`s. These modules import torch, so import them only inside a method `build()`."""

@@ -1,4 +1,4 @@
-"""Overlap of boxes (..., 4), and the loss from it."""
+"""Overlap of bounding boxes (..., 4), and the loss that is computed from it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EPS = 1e-7  # added to every divisor, as in torchvision
 
 
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return left, top, right and bottom of boxes, each (...), with left <= right and top <= bottom, also if the box is
-    given by other opposite corners or a width below 0. So every area is 0 or more, and an inverted box has no
-    advantage. `format`: what the four numbers of a box are."""
+    """Return the left, top, right and bottom of boxes (..., 4), each of shape (...). `format`: what the four numbers of
+    a box are. The result has left <= right and top <= bottom even if a predicted box has them reversed, so that areas
+    are never negative and a reversed box has no lower loss."""
     a, b, c, d = boxes.unbind(-1)
     if format == "xywh":
         c, d = a + c, b + d
@@ -27,8 +27,8 @@ def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the areas (...) of the intersection of two boxes (..., 4), of their union, and of the smallest box around
-    both. `format`: what the four numbers of a box are."""
+    """Return three areas, each (...), for two boxes (..., 4): of their intersection, of their union, and of the
+    smallest box around both. `format`: what the four numbers of a box are."""
     left, top, right, bottom = corners(one, format)
     left2, top2, right2, bottom2 = corners(other, format)
     wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)
@@ -50,7 +50,8 @@ class Generalized(nn.Module, LossModule):
     """Loss module of generalized IoU. input, target: (B, *shape, 4); mask: (B, *shape). `count` returns the number of
     boxes, or the sum of the mask.
 
-    Masked boxes are ignored, even if they are nan."""
+    Boxes with a mask of 0 do not affect the loss, even if they are nan.
+    """
 
     def __init__(self, format: str, shape: tuple[int, ...], masked: bool) -> None:
         super().__init__()
@@ -75,8 +76,8 @@ class Generalized(nn.Module, LossModule):
 
 
 class BoxOverlap:
-    """Item function of a metric: the intersection over union (B, *S) of box i of the input and box i of the target,
-    both (B, *S, 4)."""
+    """Function of a metric that returns the intersection over union (B, *S) of each box of the input and the
+    corresponding box of the target, both (B, *S, 4)."""
 
     def __init__(self, format: str) -> None:
         self._format = format

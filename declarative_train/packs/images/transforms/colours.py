@@ -1,4 +1,4 @@
-"""Transforms of colours; positions do not change."""
+"""Transforms of the colours of an image. They do not move its content."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PARTS = ("brightness", "contrast", "saturation")
 
 
 def enhance(picture: Any, what: str, factor: float) -> Any:
-    """Return the picture with one property (`what`: brightness, contrast, saturation or sharpness) scaled by a factor;
-    1.0 changes nothing. Alpha is kept."""
+    """Return the image with one property scaled by `factor`; 1.0 changes nothing. `what`: the property: brightness,
+    contrast, saturation or sharpness. Alpha is kept."""
     from PIL import ImageEnhance
 
     kind = {"saturation": "Color"}.get(what, what.capitalize())
@@ -24,7 +24,7 @@ def enhance(picture: Any, what: str, factor: float) -> Any:
 
 
 def turn_hue(picture: Any, share: float) -> Any:
-    """Return the picture with its hue rotated by `share` of the color circle."""
+    """Return the image with its hue rotated by the fraction `share` of the colour circle."""
     import numpy as np
     from PIL import Image
 

@@ -18,7 +18,7 @@ Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Normalize(Transform):
-    """(value - mean) / std by channel; values before are 0 to 1."""
+    """Normalised values, (value - mean) / std for each channel. Before this transform, values are from 0 to 1."""
 
     on_numbers: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Transforms that mix images and labels of two samples: mixup and cutmix."""
+"""Transforms that mix the images and labels of two samples: mixup and cutmix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class MixUp(PairTransform):
-    """Weighted mean of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
+    """Weighted mean of the fields and labels of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
 
-    share * own + (1 - share) * partner's, for fields and labels, only in training. Partners are neighbours in the
-    epoch's order (positions 2k and 2k + 1), so that all layouts mix the same samples; the last one of an odd number is
+    share * own + (1 - share) * partner's, only in training. Partners are neighbours in the epoch's order (positions 2k
+    and 2k + 1), so that all layouts mix the same samples. In an epoch with an odd number of samples, the last one is
     unchanged.
     """
 
@@ -44,10 +44,12 @@ class MixUp(PairTransform):
 
 
 class CutMix(PairTransform):
-    """A rectangle pasted from the partner's image: Yun et al., https://arxiv.org/abs/1905.04899.
+    """Rectangle of the image replaced by that of another sample, its partner: Yun et al.,
+    https://arxiv.org/abs/1905.04899.
 
-    Labels are mixed by area, only in training. Partners are neighbours in the epoch's order (positions 2k and 2k + 1),
-    so that all layouts mix the same samples; the last one of an odd number is unchanged.
+    Labels are mixed in proportion to the areas, only in training. Partners are neighbours in the epoch's order
+    (positions 2k and 2k + 1), so that all layouts mix the same samples. In an epoch with an odd number of samples, the
+    last one is unchanged.
     """
 
     of_pictures: ClassVar[bool] = True
@@ -82,9 +84,10 @@ class CutMix(PairTransform):
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (top, left, bottom, right), each (R,), of a box around a random pixel for each of R rows, cut off at
-        the edges of the image. `shares`: the share of the image outside the box. `numbers`, `key`: the samples and the
-        key of the transform, from which random numbers follow."""
+        """Return (top, left, bottom, right), each (R,), of one rectangle for each of R images, around a random pixel
+        and cut off at the edges of the image. `shares`: the fraction of the image outside the rectangle, before it is
+        cut off. `numbers`, `key`: numbers of the samples and key of the transform, on which the random numbers
+        depend."""
         import numpy as np
 
         down, across = (
@@ -102,7 +105,7 @@ class CutMix(PairTransform):
 
 
 def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
-    """Return shares * own + (1 - shares) * other for each row, (R, ...)."""
+    """Return shares * own + (1 - shares) * other, both (R, ...). `shares`: one number for each of the R rows."""
     import torch
 
     exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
@@ -125,7 +128,8 @@ def pasted(
 
 
 def _of_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """Return one value per row as a tensor (R, 1, ..., 1) with the dimensions and device of `like`."""
+    """Return `values`, one for each row, as a tensor (R, 1, ..., 1) with the number of dimensions and the device of
+    `like`."""
     import torch
 
     made = torch.from_numpy(values)

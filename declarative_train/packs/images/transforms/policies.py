@@ -1,7 +1,8 @@
 """Transforms that apply a change drawn at random from a list of changes.
 
-The lists and the strengths are those of the papers. Pixels that a shear or a rotation brings in from outside are
-black."""
+The lists and the strengths are those of the papers. Pixels that a shear or a rotation adds from outside the image are
+black.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Change = Callable[[Any, float], Any]
 
 def _make_shear(across: bool) -> Change:
     def change(picture: Any, amount: float) -> Any:
-        """Return the picture sheared around its center; `amount`: shift per pixel of distance from the center."""
+        """Return the image sheared around its center. `amount`: shift in pixels, per pixel of distance from the
+        center."""
         middle = amount * (picture.height if across else picture.width) / 2
         matrix = (1, amount, -middle, 0, 1, 0) if across else (1, 0, 0, amount, 1, -middle)
         return _map_affine(picture, matrix)
@@ -56,8 +58,8 @@ def _make_enhancement(what: str) -> Change:
 
 
 def _of_colours(name: str) -> Change:
-    """Return a change that applies the function `name` of Pillow's `ImageOps` to the colours and keeps alpha, which
-    these functions do not support."""
+    """Return a change that applies the function `name` of Pillow's `ImageOps` to the colours of an image. Alpha is kept
+    separately, because these functions do not support it."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -102,8 +104,8 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Return the name of a randomly drawn change, and a function (height, width of an image) -> its amount. `greatest`:
-    for each change, the amounts at level 0 and at the last level."""
+    """Return the name of a randomly drawn change, and a function (height, width of an image) -> its amount. `level`:
+    strength of the change; `greatest`: {change: its amounts at level 0 and at the last level}."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
@@ -124,7 +126,8 @@ def _apply_change(
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
     """Return the images of a sample after a randomly drawn change. `level`, `greatest`: as in `_change`. `made`: the
-    changes that are applied; any other is drawn but leaves the images unchanged (masks ignore changes of colour)."""
+    changes that may be applied. Any other change is drawn too, but leaves the images unchanged: masks ignore changes of
+    colour."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 
@@ -147,9 +150,8 @@ def _motions(
 
 
 class TrivialAugment(Transform):
-    """Random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide
-    ranges.
-    """
+    """Random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the ranges that the
+    paper calls wide."""
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """Transforms of the size of an image: resizing and cropping.
 
-Resizing uses Pillow, whose filters grow with the reduction (no aliasing), with 8 bits per channel. Sizes follow
-torchvision's functions of the same names.
+Resizing uses Pillow's filters, which average over all pixels of a reduced image (no aliasing), with 8 bits per channel.
+Sizes are computed as by torchvision's functions of the same names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Method = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
 def sides(size: Sides) -> tuple[int, int]:
-    """Return the (height, width) that the key `size` of a recipe means; a single number is a square."""
+    """Return the (height, width) that `size`, a key of a recipe, means. A single number is the side of a square."""
     return size if isinstance(size, tuple) else (size, size)
 
 
 def resize(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
-    """Return a picture resized to height and width. `box`: the part (left, top, right, bottom) of the picture to use;
+    """Return an image resized to `height` and `width`. `box`: the part (left, top, right, bottom) of the image to use;
     None: all of it."""
     from PIL import Image
 
@@ -36,7 +36,7 @@ def resize(picture: Any, height: int, width: int, method: Method, box: tuple[int
 
 
 def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
-    """Return a part of a picture; where the part is outside the picture, it is black."""
+    """Return a part of an image. It is black where it is outside the image."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))
@@ -51,7 +51,8 @@ def cropping(top: int, left: int, height: int, width: int) -> Motion:
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
-    """Return the common (height, width) of images that share random draws. Raises ValueError if they differ."""
+    """Return the (height, width) of images to which the same random draws apply. Raises ValueError if their sizes
+    differ."""
     first = values[0].size
     other = next((value.size for value in values if value.size != first), None)
     if other is not None:
@@ -62,9 +63,8 @@ def same_size(values: list[Any]) -> tuple[int, int]:
 
 
 class Resize(Transform):
-    """Image of another size. One number is the new length of the shorter side, and the longer one follows; two are
-    height and width.
-    """
+    """Image of another size. If `size` is one number, it is the new length of the shorter side, and the longer one
+    keeps the aspect ratio; two numbers are height and width."""
 
     moves: ClassVar[bool | None] = True
 
@@ -96,7 +96,7 @@ class Resize(Transform):
 
 
 class CenterCrop(Transform):
-    """Center of an image; a smaller image gets black edges."""
+    """Center of an image. An image that is smaller than the crop gets black edges."""
 
     moves: ClassVar[bool | None] = True
 
@@ -114,7 +114,7 @@ class CenterCrop(Transform):
         return [cropping(*self._middle(*size))]
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of the crop."""
+        """Return (top, left, height, width) of the crop in an image of this height and width."""
         tall, wide = sides(self.size)
         return round((height - tall) / 2), round((width - wide) / 2), tall, wide
 
@@ -190,8 +190,8 @@ class RandomResizedCrop(Transform):
         return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop. After ten draws that do not fit, return the largest crop
-        in the center whose aspect ratio is allowed."""
+        """Return (top, left, height, width) of a random crop of an image of this height and width. If ten draws do not
+        fit, return the largest crop in the center with an allowed aspect ratio."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = height * width * drawn.uniform(*self.scale)

@@ -1,5 +1,5 @@
-"""Low-rank adaptation (LoRA): two thin matrices added to a frozen weight; and DoRA, which also trains the length of
-each row."""
+"""Low-rank adaptation (LoRA), which adds the product of two thin matrices to a frozen weight, and DoRA, which also
+trains the length of each row."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ FROM = "from"
 
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
-    If a folder (`from`) has separate adapters for several maps that are one map in dtrain (`split`), A has the A of all
-    parts stacked (parts * rank, in), and B the rows of all parts."""
+    If one linear map of dtrain is several maps in the model of a PEFT folder (`from`), each of these parts has its own
+    adapter. Then A is the stacked A of all parts (parts * rank, in), B has the rows of all parts, and `split` lists the
+    rows of each part."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -63,8 +64,8 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys as data, without keys that the adapter's folder (`from`) defines, and without a `split` that
-        is not set."""
+        """Return the keys as data, except keys that the adapter's folder (`from`) defines, and except `split` if it is
+        not set."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]
@@ -108,16 +109,16 @@ class LowRank(Adapter):
         return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
 
     def num_rows(self, rows: int) -> int:
-        """Return how many of the `rows` rows of the weight the adapter changes."""
+        """Return the number of rows that the adapter changes, in a weight with `rows` rows."""
         return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:
         return linear_weight() if parameter == A else start("zeros")
 
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the adapter is divided with its linear map over the ranks of `tensor`: the matrix next to the
-        divided features is divided, the other one is whole and its gradient is summed over the ranks. Return a reason
-        if this is impossible."""
+        """Return how the adapter is divided over the ranks of `tensor` if its linear map is: the matrix with the
+        divided features is divided; the other one is whole, and its gradient is summed over the ranks. Return a reason
+        if this is impossible. `weight`: how the weight of the map is divided."""
         if weight.dim == 1:
             return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
         ends = [*accumulate(weight.pieces, initial=0)]

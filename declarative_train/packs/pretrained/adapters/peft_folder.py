@@ -1,8 +1,9 @@
 """Folder of adapters that the library PEFT wrote (`adapter_config.json`, `adapter_model.safetensors`).
 
-Its names are those of the model that PEFT adapted. One linear map in dtrain may correspond to several in that model,
+Its tensors have the names of the model that PEFT adapted. One linear map in dtrain may be several maps in that model,
 joined by rows (`qkv`: `q_proj`, `k_proj`, `v_proj`). Each of these keeps its own A and its own rows of B, so that
-outputs and gradients stay the same. https://huggingface.co/docs/peft/developer_guides/checkpoint"""
+outputs and gradients are the same. https://huggingface.co/docs/peft/developer_guides/checkpoint
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _NOT_BUILT = {  # key of the config: whether its value is unsupported
 
 
 class Slice(NamedTuple):
-    """Module of the model that PEFT adapted, as the rows `first` up to `last` of a linear map in dtrain."""
+    """Rows of a linear map in dtrain, from `first` up to `last`, that are the linear map `module` in the model that
+    PEFT adapted."""
 
     module: str
     first: int
@@ -41,7 +43,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """Opened folder of adapters that PEFT wrote. `shapes`: shapes of the file's tensors, by name without PREFIX."""
+    """Opened folder of adapters that PEFT wrote. `shapes`: {name of a tensor without PREFIX: its shape}."""
 
     path: str
     config: Mapping[str, Any]
@@ -52,13 +54,13 @@ class PeftFolder:
         return os.path.join(self.path, FILE)
 
     def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Return the slices, out of `slices`, for which the folder has an adapter."""
+        """Return those of `slices` for which the folder has an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of the linear map that consists of these slices, created by `make` with settings from the
-        folder; None if the folder has no adapter for any of them. Raises PublishedError, also if the folder's adapters
-        are not of the type `kind`, `lora` or `dora`."""
+        """Return the adapter of the linear map that consists of `slices`, which `make` creates with settings from the
+        folder; None if the folder has no adapter for any slice. `kind`: type of the adapter, `lora` or `dora`. Raises
+        PublishedError, also if the folder's adapters have another type."""
         present = self.names_of(slices)
         if not present:
             return None
@@ -82,14 +84,15 @@ class PeftFolder:
         )
 
     def _alpha(self, module: str) -> float:
-        """Return the alpha of a module by PEFT's rule: each pattern is a regular expression for the end of a name."""
+        """Return the alpha of a module. As in PEFT, each key of `alpha_pattern` is a regular expression for the end of
+        a name."""
         patterns = self.config.get("alpha_pattern") or {}
         found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
         return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))
 
 
 def peft_folder(path: str) -> PeftFolder:
-    """Read a folder of PEFT. Raises PublishedError."""
+    """Open a folder of adapters that PEFT wrote. Raises PublishedError."""
     names = [os.path.join(path, name) for name in (CONFIG, FILE)]
     for name in names:
         if not os.path.exists(name):

@@ -26,7 +26,8 @@ _SHOWN = 3
 
 
 def plan_folder(path: str, recipe: Recipe, lowered: Lowered, span: Span) -> tuple[WeightsPlan, list[Diagnostic]]:
-    """Return (a WeightsPlan for a folder that a selector names, an error if tensors do not fit)."""
+    """Plan how a folder of adapters fills the parameters. Return (the WeightsPlan, errors if tensors do not fit).
+    `span`: place of the folder in the recipe, for errors."""
     folder, names = peft_folder(path), PublishedNames(recipe.model.scope)
     entries = dict(_adapter_entries(recipe, lowered, folder, names))
     used = {part.name for parts in entries.values() for part in parts}
@@ -65,8 +66,8 @@ def _adapter_entries(
 def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """Return {parameter: tensors of the folder} for the parameters that PEFT trained as a whole (`modules_to_save`,
-    biases). `used`: tensors of the folder that fill adapters."""
+    """Return {parameter: tensors of the folder} for parameters that PEFT trained as a whole (`modules_to_save`,
+    biases). `used`: tensors of the folder that already fill adapters."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():

@@ -1,4 +1,5 @@
-"""Converters between the configs of published models and the params of dtrain's blocks, for values that need code."""
+"""Converters between the configs of published models and the params of dtrain's blocks, for params whose value needs
+code."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from typing import Any, NamedTuple
 
 
 class Converter(NamedTuple):
-    """Converter for the block's params in `params`. `read(config)` returns their values, or raises PublishedError;
-    `write(config, params)` returns a config with these values."""
+    """Converter between a config and some params of a block. `params`: their names. `read(config)` returns their
+    values, or raises PublishedError; `write(config, params)` returns the config with their values."""
 
     params: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, object]]

@@ -1,4 +1,4 @@
-"""Converter for CLIP, whose config has three parts: `text_config`, `vision_config`, and values that both share."""
+"""Converter for CLIP, whose config has three parts: `text_config`, `vision_config`, and values shared by both."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _GREATEST = 2  # the end token of old configs: the state at the greatest token i
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return one part of a config, with defaults. If there is a `text_config_dict`, from which transformers made
-    `text_config`, its values are used, because it is complete (likewise for `vision_config`)."""
+    """Return one part of a config, with defaults. `name`: text or vision. If the config has a `text_config_dict`, it is
+    used in place of `text_config`, because it is complete (likewise for `vision_config`)."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

@@ -1,4 +1,4 @@
-"""Converters for mixtures of experts: the number of experts, attention windows, and an error for variants that dtrain's
+"""Converters for mixtures of experts: the number of experts, attention windows, and errors for variants that dtrain's
 block cannot compute."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _require(config: Mapping[str, Any], usual: Mapping[str, tuple[object, ...]]) -> None:
-    """Raise PublishedError if the value of a key of the config is not one of the supported values in `usual`."""
+    """Raise PublishedError if a key of the config does not have one of its supported values. `usual`: {key: supported
+    values}."""
     odd = next((key for key, values in usual.items() if key in config and config[key] not in values), None)
     if odd is not None:
         raise PublishedError(f"its `{odd}` is {config[odd]}, which is not built")

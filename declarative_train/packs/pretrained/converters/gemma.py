@@ -61,7 +61,7 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
 
 
 def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the rotary positions of the layers with a window; these are never scaled."""
+    """Return the params of the rotary positions in layers with an attention window. (These are never scaled.)"""
     found = read_rotary(config)
     if found["rotary_scaling"] is not None:
         raise PublishedError("its rotary positions are scaled in layers with a window too, which is not built")
@@ -69,8 +69,8 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the rotary positions for each type of layer: from `rope_parameters` in new configs, or from `rope_theta`,
-    `rope_scaling` and `rope_local_base_freq` in old ones."""
+    """Return the params of the rotary positions for each type of layer. New configs have them in `rope_parameters`, old
+    ones in `rope_theta`, `rope_scaling` and `rope_local_base_freq`."""
     by_type = config.get("rope_parameters")
     if by_type is None:
         by_type = {
@@ -86,7 +86,7 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def read_windows(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the attention window, which all layers except every n-th have."""
+    """Return the params of the attention window, which every layer has except each n-th one."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
     types = config.get("layer_types") or _types(usual, layers)

@@ -82,8 +82,8 @@ _SCALINGS = {
 
 
 def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the rotary positions: from `rope_parameters` in new configs, or from `rope_theta` and `rope_scaling` in
-    old ones."""
+    """Return the params of the rotary positions. New configs have them in `rope_parameters`, old ones in `rope_theta`
+    and `rope_scaling`."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
@@ -103,8 +103,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return the config with the rotary positions in `params`, under the new key and the old ones. If the scaling
-    differs from that in `config`, the result also has the length of sequences that it allows."""
+    """Return the config with the rotary positions in `params`, under the new key and the old ones. If their scaling
+    differs from the one in `config`, the result also has the length of sequences that the new scaling allows."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
@@ -116,8 +116,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the config's key for the length of sequences that new rotary positions allow: the scaling factor times the
-    length of the model without scaling; {} if that is unknown. `before`: the scaling in `config`, if there is one."""
+    """Return the config's key for the longest sequence with the new `scaling`: the scaling factor times the length of
+    the model without scaling; {} if that length is unknown. `before`: the scaling in `config`, None if there is
+    none."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])
@@ -134,7 +135,7 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of an attention window that all layers have from a certain one on."""
+    """Return the params of an attention window that only later layers have, from a certain one on."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

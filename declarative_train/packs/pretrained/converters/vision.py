@@ -11,15 +11,16 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the number of classes; none for a model without an output layer, whatever its config contains."""
+    """Return the params for the number of classes. A model without an output layer has none, even if its config lists
+    classes."""
     if not any(str(each).endswith("ForImageClassification") for each in config.get("architectures") or ("Any",)):
         return {"out_features": None}
     return {"out_features": len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)}
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return the config with the number of classes in `params`. Names of classes are kept if their number is the
-    same."""
+    """Return the config with the number of classes in `params`. Names of classes are kept if the config has equally
+    many."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -38,7 +39,7 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config with the sizes of the stages in `params`. Lists of names of stages are left out if the number
+    """Return the config with the sizes of the stages in `params`. Keys that name the stages are left out if the number
     of stages differs."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
@@ -62,8 +63,8 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
-    """Return the number of positions, patches and the class token, of an image of the size under `key` in the config.
-    Raises PublishedError."""
+    """Return the number of positions in an image: its patches and the class token. `key`: key of the config with the
+    size of the image. Raises PublishedError."""
     height, width = _pair(config[key])
     rows, columns = _pair(config["patch_size"])
     if rows != columns:
@@ -83,8 +84,9 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """Return the config with the size of the image under `key`: the size in `config` (default `usual`) if it gives the
-    number of patches in `params`, otherwise that of a square image. Raises PublishedError if there is none."""
+    """Return the config with an image size that gives the number of patches in `params`: the size in `config` (default
+    `usual`) if it does, otherwise the size of a square image. `key`: the config's key for it. Raises PublishedError if
+    no square image does."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config
@@ -114,8 +116,8 @@ _ARGUMENTS = {
 
 
 def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params from timm's config (https://huggingface.co/docs/timm/hf_hub). Raises PublishedError for
-    arguments that change the computation."""
+    """Return the params from a config of timm (https://huggingface.co/docs/timm/hf_hub). Raises PublishedError if it
+    has arguments that change the computation."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
         raise PublishedError(f"its `model_args` have `{odd}`, which is not built here")
@@ -126,7 +128,7 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return timm's config with the values in `params`. Values that the architecture implies are left out;
+    """Return a config of timm with the values in `params`. Values that the architecture implies are left out.
     `num_features` is the input size of the output layer."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})

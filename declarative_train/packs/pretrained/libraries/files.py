@@ -1,4 +1,5 @@
-"""Files of a published model: tensor headers are compared with a library's model; tensors are read by rows."""
+"""Files of a published model. The headers of their tensors are compared with a library's model; tensors are read by
+rows."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 
 class Files(NamedTuple):
-    """Tensors of a model that its files contain. `names`: their names in the model. `missing`: parameters of the model
-    that start at random. `unexpected`: names in the files that the model does not have. `read(name, first, count)`:
-    returns rows of a tensor by its name in the model."""
+    """Tensors in the files of a model. `names`: those that the model has too. `missing`: parameters of the model that
+    are not in the files, and start at random. `unexpected`: names in the files that the model does not have.
+    `read(name, first, count)`: returns `count` rows (None: all) of a tensor, from row `first` on."""
 
     names: frozenset[str]
     missing: tuple[str, ...]
@@ -36,7 +37,7 @@ class Files(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Header of a tensor: its file, its shape, and its dtype in safetensors' notation."""
+    """Header of a tensor: the file that has it, its shape, and its dtype in safetensors' notation."""
 
     file: str
     shape: tuple[int, ...]
@@ -45,13 +46,13 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Tensors of files by name. It is the same object as long as the files do not change."""
+    """Headers of the tensors in files, by name. The object is cached until the files change."""
 
     tensors: Mapping[str, Header]
 
 
 class TensorOrigin(NamedTuple):
-    """Tensors of files from which one tensor of a model is made: their names and dtypes. `shape`: shape of the
+    """Tensors in files from which one tensor of a model is made. `names`, `dtypes`: theirs; `shape`: shape of the
     result."""
 
     names: tuple[str, ...]
@@ -61,7 +62,7 @@ class TensorOrigin(NamedTuple):
 
 
 def tensors_in(place: str) -> Stored:
-    """Return the tensors of a folder, or of one `.safetensors` file; only headers are read. Raises LibraryError."""
+    """Return the headers of the tensors in a folder, or in one `.safetensors` file. Raises LibraryError."""
     file = place
     if os.path.isdir(place):
         found = [os.path.join(place, name) for name in WEIGHTS if os.path.exists(os.path.join(place, name))]
@@ -106,8 +107,8 @@ def _headers(file: str, time: int, size: int) -> Stored:
 
 
 def tensor_origin(name: str, header: Header) -> TensorOrigin:
-    """Return the origin of a tensor that the model has exactly as the file, under `name`. `header`: the file and the
-    shape."""
+    """Return the origin of a tensor that is the same in the model and in a file. `name`: its name in the model;
+    `header`: its file and shape."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
         from safetensors import safe_open
@@ -128,10 +129,10 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Return the tensors with which a model starts, after comparing its tensors with `origins`, those in its files.
-    `unexpected`: names in the files that are not used. `may_differ`: parameters that start at random if the files have
-    another shape, such as an output layer for other classes. Raises LibraryError for other differences of shapes and
-    dtypes, and for tied parameters with different values."""
+    """Return the tensors with which a model starts, after checking that they fit. `origins`: {tensor of the model: its
+    origin in the files}. `unexpected`: names in the files that the model does not have. `may_differ`: parameters that
+    start at random if their shape in the files is another one, such as an output layer for other classes. Raises
+    LibraryError for other differences of shapes and dtypes, and for tied parameters with different values."""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -172,14 +173,14 @@ def match(
 
 
 def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
-    """Return whether the tensors of two origins have the same values in the files."""
+    """Return whether two origins have the same values in the files."""
     return bool((one.read(0, None) == other.read(0, None)).all())
 
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
     """Raise LibraryError if the files lack parameters of the model and also have tensors that the model does not have:
-    then names probably differ, and the files may contain the missing values. `kind`: the model, for the message;
-    `hint`, `field`: of the error."""
+    probably some names differ, and the files do contain the missing values. `kind`: name of the model, for the message;
+    `hint`, `field`: attributes of the error."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

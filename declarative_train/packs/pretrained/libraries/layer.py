@@ -1,10 +1,11 @@
-"""Base class of layers that are a model of another library (transformers, timm). The layer's fields decide the module;
-parameters have the library's names.
+"""Base class of layers that are a model of another library (transformers, timm). The layer's fields determine the
+module; its parameters have the library's names.
 
-The module is created once per process with parameters on meta and real buffers (`modules/node.py`). This keeps buffers
-that the library computes, such as the frequencies of rotary positions. Parameters get the initial values of the
-library's code, with a generator seeded by (seed, path), or the values in its files, of which a rank reads only its
-rows."""
+The module is created once per process with parameters on the meta device and real buffers (`modules/node.py`), because
+the library computes some buffers, such as the frequencies of rotary positions. Parameters get the initial values of the
+library's code, with a generator seeded by (seed, path), or the values in the model's files, of which a rank reads only
+its rows.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ Inputs = Mapping[str, "TensorSpec"]
 
 
 class LibraryLayer(Layer):
-    """Base class of a model of another library. `library`: the name of the library's package, and of dtrain's extra for
-    it."""
+    """Base class of layers that are a model of another library. `library`: the name of the library's package, and of
+    the extra of dtrain that installs it."""
 
     library: ClassVar[str]
     is_library: ClassVar[bool] = True
@@ -52,8 +53,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return the layer with `kept` of its `copies` equal consecutive parts, because a trace needs only a few; None
-        if the model cannot have fewer."""
+        """Return the layer with only `kept` of its `copies` equal consecutive parts (transformer blocks, for example),
+        which makes a trace cheap. None if the model cannot have fewer parts."""
         return None
 
     @classmethod
@@ -62,7 +63,7 @@ class LibraryLayer(Layer):
 
     @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
-        """True if the model has batch normalisations. Valid if `check` found no error."""
+        """True if the model has batch normalisations. Only valid if `check` found no error."""
         from declarative_train.packs.pretrained.libraries.modules.node import has_batch_norms
 
         return has_batch_norms(self)
@@ -100,37 +101,37 @@ class LibraryLayer(Layer):
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
         """Return an error in the keys or inputs of the node, or None. It may import the library, and may raise
-        LibraryError instead."""
+        LibraryError in place of returning an error."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
-        """Create the library's own model on the CPU. `draws` False: the values of parameters do not matter. Raises
+        """Create the library's own model on the CPU. `draws`: False if the values of parameters do not matter. Raises
         LibraryError."""
 
     @abstractmethod
     def call(
         self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
-        """Return the result of the model's own `forward`. `values`: the inputs in the order of `ports`, None for one
-        without a value."""
+        """Call the model's own `forward` and return its output. `values`: the inputs in the order of `ports`, None for
+        an input without a value."""
 
     @abstractmethod
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
         """Write a model that `make` returned to a folder, with the library's own code: config and safetensors.
-        `classes`: the names of the scores, () if unknown."""
+        `classes`: the names of the classes, () if unknown."""
 
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
-        """Return the model that the library reads from a folder to which `save` wrote `model`."""
+        """Load the model in a folder with the library's own code. `model`: the model that `save` wrote there."""
 
     def files(self, module: nn.Module) -> Files | None:
-        """Return the published tensors with which the model starts, by the names of its parameters; None if it starts
-        at random. Raises LibraryError."""
+        """Return the tensors of published files with which the model starts, by the names of its parameters; None if
+        all start at random. Raises LibraryError."""
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return the buffers that are in the model's files, by name; {} if the files no longer exist (then a checkpoint
-        restores the buffers)."""
+        """Return {name: value} of the buffers that are in the model's files; {} if the files no longer exist (then a
+        checkpoint restores the buffers)."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -142,7 +143,7 @@ class LibraryLayer(Layer):
         return {} if files is None else {name: files.read(name, 0, None) for name in names if name in files.names}
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
-        """Return the names of the classes that the library marks as not to be split over devices."""
+        """Return the names of the module classes that the library says must not be split over devices."""
         return frozenset()
 
     def find_units(self, module: nn.Module) -> tuple[str, ...]:
@@ -159,16 +160,17 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> int:
-        """Return the elements of these parameters in the undivided model."""
+        """Return the number of elements of the parameters `matrices` in the undivided model."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         sizes = {name: item.numel() for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
         return max(1, sum(sizes.get(each.name, prod(each.shape)) for each in matrices))
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. torch's counter finds their total from a trace without values; it is
-        divided between trained and frozen weights by their sizes. With a single weight, or if the forward cannot be
-        traced, each weight counts as multiplied once with every vector of the first input."""
+        """Return the matrix products of a forward. The total number of operations comes from torch's counter in a trace
+        without values; it is divided between trained and frozen weights in proportion to their sizes. With a single
+        weight, or if the forward cannot be traced, each weight counts as multiplied once with every vector of the first
+        input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -185,7 +187,8 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """Init of the parameters of a library's model: the values come from the library's code or the model's files."""
+    """Initialisation of a parameter in a library's model, with the value that the library's code or the model's files
+    give it."""
 
     of_layer: ClassVar[bool] = True
 
@@ -209,5 +212,5 @@ class AsTheLibraryDoes(Init):
 
 
 def _key(seed: int, path: str) -> int:
-    """Return a hash of 63 bits, as torch's generators accept it."""
+    """Return a hash of `seed` and `path` with 63 bits, a valid seed for torch's generators."""
     return key_of(seed, path) >> 1

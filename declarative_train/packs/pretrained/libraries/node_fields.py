@@ -1,5 +1,5 @@
-"""Fields of nodes that are a library's model: the folder for their `path`, and the content of the folder's
-config.json."""
+"""Keys of nodes that are a library's model: the key `path` becomes a folder, and the values in its config.json become
+keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def library_fields(
     library: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return the keys of a node of a library's model, and diagnostics. The folder that the key `path` names becomes
-    absolute, and the values of the config in it are added, except for keys that the node sets itself."""
+    """Return (keys of a node that is a library's model, diagnostics). The folder in the key `path` is made absolute
+    (`resolve`), and values of its config are added, except for keys that the node sets itself."""
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
         where = resolve(weights.value.value, weights.value.span)
@@ -50,7 +50,7 @@ def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Map
 
 
 def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
-    """Return the fields with the values of timm's config.json added: https://huggingface.co/docs/timm,
+    """Return the keys of a node with the values of timm's config.json added: https://huggingface.co/docs/timm,
     `save_for_hf`."""
     if fields.entry("name") is None and isinstance(config.get("architecture"), str):
         fields = _with(fields, "name", _node(config["architecture"], span))

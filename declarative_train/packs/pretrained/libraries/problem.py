@@ -1,4 +1,4 @@
-"""Error about a model of another library, as one line for users."""
+"""Error about a model of another library, as one line of text for the user."""
 
 from __future__ import annotations
 

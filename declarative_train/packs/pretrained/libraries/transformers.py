@@ -109,8 +109,8 @@ class Transformers(LibraryLayer):
 
     @property
     def is_causal(self) -> bool:
-        """True if the output at a position does not depend on later positions, and so not on padding. Valid if `check`
-        found no error."""
+        """True if the output at a position does not depend on later positions, and so not on padding at the end. Only
+        valid if `check` found no error."""
         from transformers.models.auto import modeling_auto as known
 
         kind = str(self.config.get("model_type"))
@@ -282,8 +282,8 @@ def _without_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Convert a JSON object of transformers' config.json that stands for a float which JSON lacks (`{"__float__":
-    "Infinity"}`) to that float; return any other object unchanged."""
+    """Convert an object in transformers' config.json that represents a float that JSON lacks, such as `{"__float__":
+    "Infinity"}`, to this float. Return any other object unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of other libraries: 8-bit state of torchao, and schedule-free training of schedulefree."""
+"""Optimizers of other libraries: AdamW with 8-bit state (torchao), and schedule-free AdamW (schedulefree)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _LibraryOptimizer(Optimizer, ABC):
-    """Optimizer of the package `package`, which an extra of the same name installs."""
+    """Optimizer of the package `package`, which the extra of dtrain with the same name installs."""
 
     package: ClassVar[str]
 

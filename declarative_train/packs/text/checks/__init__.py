@@ -1,4 +1,4 @@
-"""Checks of the pack `text`: code -> `family.function`, whose docstring is its manual page."""
+"""Checks of the pack `text`: {code: `file.function`}. The function's docstring is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "D026": "trained.answers_cut_off",

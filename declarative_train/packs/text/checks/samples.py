@@ -1,4 +1,4 @@
-"""Messages on texts that a model generates at an evaluation."""
+"""Messages about `evaluation.samples`, texts that a model generates at an evaluation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from declarative_train.core.span import Span
 def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnostic:
     """cannot-write (R109)
 
-    Finds: `evaluation.samples` where the model gives no logits of the next token, or cannot read a prompt.
-    Why:   a text is generated token by token, each from the logits of the tokens before it.
+    Finds: `evaluation.samples` for a model without an output of logits of the next token, or with a prompt that the
+           model cannot read.
+    Why:   a text is generated token by token; each token is chosen from the model's logits after the tokens before
+           it.
     Diff:
         # whole file
         name: bytes

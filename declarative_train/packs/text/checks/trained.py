@@ -1,4 +1,4 @@
-"""Messages on tokens: which of them a model reads and which it learns to predict.
+"""Messages about tokens: which of them a model reads, and which it learns to predict.
 
 Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
 """
@@ -12,10 +12,10 @@ from declarative_train.core.span import Span
 def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lost: int, length: int) -> Diagnostic:
     """answers-cut-off (D026)
 
-    Finds: dialogues, or texts after a prompt, of which a tenth or more lose a part of what is to be predicted to
-           `length`.
-    Why:   the run learns from the beginnings of answers, and from no end of a long one. A text whose answer is lost
-           altogether counts for nothing, and the run ends well without it.
+    Finds: dialogues, or texts after a prompt, of which at least a tenth are cut to `length` so that tokens to be
+           predicted are lost.
+    Why:   the model does not learn the ends of long answers. A text whose whole answer is cut off has no effect on
+           the training, and the run does not report this.
     Diff:
         data:
           fields:
@@ -30,7 +30,8 @@ def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lo
 def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
     """end-not-trained (D027)
 
-    Finds: dialogues, or texts after a prompt, in which the token that ends an answer is not among those to be predicted.
+    Finds: dialogues, or texts after a prompt, in which the token that ends an answer is not one of the tokens to be
+           predicted.
     Why:   the model does not learn to stop: it continues after its answer until the limit of tokens.
     Diff:
         data:
@@ -46,15 +47,15 @@ def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
 def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagnostic:
     """padding-is-target (R140)
 
-    Finds: a loss whose target are the tokens of texts of different lengths, without a `mask`.
-    Why:   padding counts as tokens to be predicted: it is easy, so that the loss looks low, and most of the gradient may be
-           about it. In a dialogue the questions count too.
+    Finds: a loss without a `mask` whose target is the tokens of texts of different lengths.
+    Why:   padding counts as tokens to be predicted. It is easy to predict, so the loss looks low, and most of the
+           gradient may come from it. In a dialogue the questions count too.
     Diff:
     -   model: {graph: {counts: null}}
         objective:
     -     loss: {type: cross_entropy, input: lm, target: next, mask: null}
     +     loss: {type: cross_entropy, input: lm, target: next, mask: counts}
-    """  # noqa: E501
+    """
     message = f"the loss `{term}` counts the padding of `{field}`, {share:.0%} of its tokens"
     hint = f"set `mask` to a node `{field}.trained[:, 1:]`, or `{field}.mask` sliced as the target is"
     return warning("R140", span, message, hint)
@@ -63,8 +64,8 @@ def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagno
 def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnostic:
     """padding-is-counted (R141)
 
-    Finds: a mean, a sum or the last state over the positions of texts of different lengths, with no mask on the way.
-    Why:   the result depends on how much padding follows a text, and so on `length`, and not on the text alone.
+    Finds: a mean, a sum or the last state over the positions of texts of different lengths, without a mask.
+    Why:   the result depends not only on the text, but also on the amount of padding after it, and so on `length`.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -92,8 +93,8 @@ def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnost
 def end_is_ignored(span: Span, term: str, token: str) -> Diagnostic:
     """end-is-ignored (R142)
 
-    Finds: an `ignore_index` that is the token of padding and also the token that ends a text.
-    Why:   ignoring the padding ignores the end too: the model never learns to stop.
+    Finds: an `ignore_index` that is the padding token, if this is also the token that ends a text.
+    Why:   the loss then ignores the ends of texts too, so the model never learns to stop.
     Diff:
         data: {fields: {chat: {pad: <end>}}}
     -   model: {graph: {counts: null}}
@@ -111,8 +112,8 @@ def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagn
     """mask-of-other-tokens (R143)
 
     Finds: a mask of a field of tokens that is sliced in another way than the target of the same field.
-    Why:   the mask says of each token whether it counts: shifted by one, it leaves out the last token of each answer,
-           and counts the last one of each question.
+    Why:   the mask says for each token whether it counts. A mask that is shifted by one leaves out the last token
+           of each answer, and counts the last token of each question.
     Diff:
         model:
           graph:
@@ -128,8 +129,9 @@ def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
     """target-is-not-next (R144)
 
     Finds: a causal language model whose target is not its input shifted by one token.
-    Why:   without a shift each position sees its answer, and the model learns to copy. With a shift of two it learns
-           the token after the next one, and writes every second word.
+    Why:   without a shift, the target of each position is its own input, and the model learns to copy. With a shift
+           of two, the model learns the token after the next one, and leaves out every second token when it
+           generates text.
     Diff:
         model:
           graph:
@@ -148,8 +150,8 @@ def texts_not_separated(span: Span, field: str) -> Diagnostic:
     """texts-not-separated (R145)
 
     Finds: packed dialogues, or texts after a prompt, and a model that does not read `segments`.
-    Why:   attention crosses from one dialogue to another in the same sample: answers are learned with the text of
-           others before them.
+    Why:   attention then reaches from one dialogue to another in the same sample, so answers are learned as if the
+           other dialogue came before them.
     Diff:
         data: {fields: {chat: {pack: best_fit, length: 65}}}
         model:

@@ -1,4 +1,5 @@
-"""`dtrain data index RECIPE`: make the tokens that the first run would make, before the run."""
+"""Command `dtrain data index RECIPE`: prepare the tokens of the texts in the cache, so that the first run need not do
+it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from declarative_train.app.printing import print_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the command has only the recipe as argument."""
+    """Add no arguments: the command has only the recipe."""
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None: the command has no arguments that could be used wrongly."""
+    """Return None: this command has no arguments of its own that another subcommand could get."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -91,8 +91,8 @@ def _train(args: argparse.Namespace) -> int:
 
 
 class _Texts:
-    """Texts on which a tokenizer is trained. `sources`: None if there was an error, which was printed; then `code` is
-    the exit code."""
+    """Iterator over the texts on which a tokenizer is trained. `sources`: (table, column, rows) of the texts; None
+    after an error, which was printed; `code` is the exit code for it."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2
@@ -142,7 +142,7 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """Return (table, column, training rows) for each text column that a field turns into tokens, or for the files of a
-    stream of tokens; None after printing errors."""
+    stream of tokens. If there are errors, print them and return None."""
     from declarative_train.data.rows import RowRange
     from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset

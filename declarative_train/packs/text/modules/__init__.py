@@ -1,1 +1,1 @@
-"""Layers of the pack as `nn.Module`s. They import torch at the top: only a `build()` body imports them."""
+"""Layers of this pack as `nn.Module`s. These modules import torch, so import them only inside a method `build()`."""

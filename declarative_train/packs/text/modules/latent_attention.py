@@ -26,7 +26,7 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class LatentHeads:
-    """Sizes and options of latent attention; `query_rank` None: queries are made from the input."""
+    """Sizes and options of latent attention. `query_rank`: None: queries are computed from the input itself."""
 
     num_heads: int
     query_rank: int | None
@@ -49,8 +49,8 @@ class LatentHeads:
 
 
 class LatentAttentionModule(nn.Module):
-    """x (B, ..., T, D), segments and positions (B, ..., T) integers or None -> (B, ..., T, D). `num_positions`: one
-    more than the largest position, if positions are given."""
+    """x (B, ..., T, D), segments and positions (B, ..., T) integers or None -> (B, ..., T, D). `num_positions`: the
+    largest position plus one, if positions are given."""
 
     def __init__(self, width: int, heads: LatentHeads, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class LatentAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the heads from now on; the caller replaces the parameters."""
+        """Make the module compute only this rank's heads. The caller replaces the parameters."""
         number = self.heads.num_heads // ranks.size
         self.heads = replace(self.heads, num_heads=number, num_kv_heads=number)
         query = "query" if self.latent_heads.query_rank is None else "query_up"
@@ -91,8 +91,8 @@ class LatentAttentionModule(nn.Module):
         return restore_dims(self._join(y_NHTV), x)
 
     def project(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys (B, H, T, K) and values (B, H, T, V) for positions from `start` on, or for
-        `positions`."""
+        """Return queries and keys (B, H, T, K) and values (B, H, T, V) of `x`. Its positions count from `start`, unless
+        `positions` are given."""
         sizes, number = self.latent_heads, self.heads.num_heads
         queries = self.query(x) if sizes.query_rank is None else self.query_up(self.query_norm(self.query_down(x)))
         q_BHTK = queries.unflatten(-1, (number, -1)).transpose(1, 2)
@@ -114,7 +114,7 @@ class LatentAttentionModule(nn.Module):
         return torch.cat([q_plain, q_turned], -1), torch.cat([k_plain, k_turned], -1), v_BHTV
 
     def attend_last(self, q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor) -> Tensor:
-        """Return (B, T, D) for queries that are the last T of S positions."""
+        """Return the output (B, T, D) of attention for the queries of the last T of S positions."""
         seen = visible_keys(q_BHTK.shape[2], k_BHSK.shape[2], None, q_BHTK.device)
         return self._join(attend(q_BHTK, k_BHSK, v_BHSV, seen[None], False, 0.0, self.heads))
 
@@ -124,6 +124,6 @@ class LatentAttentionModule(nn.Module):
 
 
 def _put_pairs_apart(x: Tensor) -> Tensor:
-    """Return (..., K) with the first elements of all neighbouring pairs, then the second ones. Queries and keys are
-    reordered alike, so that their products stay the same."""
+    """Reorder the last dimension of x (..., K): first the first elements of all neighbouring pairs, then the second
+    ones. Queries and keys are reordered in the same way, so their products stay the same."""
     return x.view(*x.shape[:-1], -1, 2).mT.flatten(-2)

@@ -1,5 +1,4 @@
-"""Linear map with a trained product of two thin matrices in addition to its frozen weight; with DoRA, trained lengths
-of rows."""
+"""Linear map with a frozen weight and a trained low-rank change of it; with DoRA, also trained lengths of the rows."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from declarative_train.packs.pretrained.adapters import MAGNITUDE
 class LoraLinear(nn.Linear):
     """x (..., in) -> (..., out): x W^T + b + scaling * dropout(x) A^T B^T.
 
-    `adapter` is the component. `weight` (out, in) and `bias` keep the names that they have without an adapter, so that
-    files and checkpoints of the base fit; `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank), PEFT's names, are
-    added. If PEFT adapted a joined map as several maps, each part has an A of its own (`Lora.split`). Hu et al., LoRA,
-    2021, https://arxiv.org/abs/2106.09685, section 4.1.
+    `adapter` is the component. `weight` (out, in) and `bias` have the same names as without an adapter, so that files
+    and checkpoints of the base model fit. `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank) are added, with
+    the names that PEFT uses. If PEFT adapted parts of the map separately, each part has its own A (`Lora.split`). Hu et
+    al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
 
-    With `lora_magnitude_vector` m (rows,): x (m W' / |W'|)^T + b, W' being the sum of both and |W'| the lengths of its
-    rows. `dropout` affects only the change, as in PEFT. Liu et al., DoRA, 2024, https://arxiv.org/abs/2402.09353,
-    sections 4.1 and 4.3.
+    With `lora_magnitude_vector` m (rows,), the result is x (m W' / |W'|)^T + b, where W' = W + scaling * B A and |W'|
+    are the lengths of its rows. `dropout` affects only the adapter's part, as in PEFT. Liu et al., DoRA, 2024,
+    https://arxiv.org/abs/2402.09353, sections 4.1 and 4.3.
     """
 
     def __init__(self, base: nn.Linear, adapter: Any) -> None:
@@ -46,8 +45,8 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Prepare the module for this rank's part of a divided map; the caller replaces the parameters. `kind`: how the
-        map is divided (`LayerCut.kind`)."""
+        """Prepare the module for this rank's part of the map, which is divided over `ranks`. The caller replaces the
+        parameters. `kind`: how the map is divided (`LayerCut.kind`)."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)
@@ -94,23 +93,24 @@ class LoraLinear(nn.Linear):
         return made if bias is None else made + bias.to(made.dtype)
 
     def _lengths(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Return the lengths (out,) of the rows of the weight plus the adapter's change."""
+        """Return the lengths (out,) of the rows of the adapted weight, which is `weight` plus the scaled product of `b`
+        and `a`."""
         lengths: Tensor = torch.linalg.vector_norm(self.add_product(weight, a, b), dim=1)
         if self._ranks is None or self._kind != "rows":
             return lengths
         return self._ranks.total(lengths.square()).sqrt()
 
     def add_product(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Return the weight plus the adapter's change, in float32 or a more precise dtype."""
+        """Return the adapted weight, which is `weight` plus the scaled product of `b` and `a`, in at least float32."""
         wide = torch.promote_types(a.dtype, torch.float32)
         whole = weight.to(wide) if self.packed is None else self.packed.unpack(weight, wide)
         found: Tensor = self.adapter.add_product(whole, a.to(wide), b.to(wide))
         return found
 
     def start_from_weights(self, path: str, given: Container[str]) -> None:
-        """Set the magnitudes of DoRA to the lengths of the rows of the current weight, for which sharded tensors are
-        gathered. `path`: path of the module; nothing is done if its magnitudes are among the parameters `given` a value
-        already."""
+        """Set the magnitudes of DoRA to the lengths of the rows of the current weight; sharded tensors are gathered for
+        this. `path`: path of the module. Nothing is done if `given`, the names of parameters that already have a value,
+        contains the magnitudes."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
         lengths = self._lengths(
@@ -121,8 +121,8 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y (..., out) with the adapter's change added to the rows of each part (`split`): the matrix B of the
-        part times the part's share of z (..., parts * rank), which is x times A. Rows of y between the parts stay
+        """Return y (..., out) with the adapter's change added, part by part (`split`). The change of a part is its rows
+        of B times its share of z (..., parts * rank), which is x times A. Outputs that belong to no part stay
         unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
@@ -134,8 +134,8 @@ class LoraLinear(nn.Linear):
 
 
 def row_factors(lengths: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """Return the factor (out,) by which DoRA multiplies each row: magnitude / length; 1 for rows that `split` leaves
-    out."""
+    """Return the factor (out,) by which DoRA multiplies each row: magnitude / length. It is 1 for rows that are in no
+    part of `split`."""
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:
         factors: Tensor = magnitude / lengths

@@ -1,1 +1,1 @@
-"""torch modules of other libraries' models."""
+"""torch modules of nodes that are models of other libraries."""

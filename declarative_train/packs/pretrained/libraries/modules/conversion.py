@@ -1,15 +1,14 @@
-"""Conversions of transformers: tensors of a file are renamed, joined or split when a model is loaded.
+"""Conversions of transformers: when a model is loaded, tensors of its files are renamed, joined or split.
 
 The tables and functions are those of the library, as `from_pretrained` uses them. Here they convert one tensor of the
-model at a time, so that a rank reads only what its rows need. No public function gives the tensors that one is made
-from; these are used:
+model at a time, so that a rank reads only what its rows need. No public function returns the tensors from which one
+tensor is made; these are used:
 
-| of transformers | for |
-|---|---|
-| `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT relies on it, too |
-| `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
-| `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file -> of the model |
-| `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or never save |
+| of transformers | for | |---|---| | `conversion_mapping.get_model_conversion_mapping` | the conversions of a model;
+PEFT uses it too | | `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the
+model; their order | | `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file
+-> of the model | | `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or
+never save |
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Return the tensors with which a model starts, as `match` does, but ignore tensors that the library ignores too:
-    tensors that models no longer have, and parameters that are never in files. Raises LibraryError."""
+    """Return the tensors with which a model starts, as `match` does. Tensors that the library ignores are ignored here
+    too: tensors that models no longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -44,8 +43,8 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
 
 
 def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
-    """Return ({tensor of the model: its origin in the files}, names in the files that are not used). This follows the
-    loop of the library's `convert_and_load_state_dict_in_model`. Raises LibraryError."""
+    """Return ({tensor of the model: its origin in the files}, names in the files that are not used), as the library's
+    function `convert_and_load_state_dict_in_model` matches them. Raises LibraryError."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
@@ -74,8 +73,9 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return {tensor of the model: its origin} for the tensors that a converter of transformers makes from tensors in
-    the files. `target`: name of the first of them. `names`: the converter's patterns and their names in the files."""
+    """Return {tensor of the model: its origin} for the tensors that one converter of transformers makes from tensors in
+    the files. `target`: name of the first tensor that it makes. `names`: {pattern of the converter: names in the
+    files}."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)
@@ -108,8 +108,8 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether a converter stacks tensors, as for experts: row i of its result, of this shape, then needs only
-    the i-th tensor of each pattern in `names`."""
+    """Return whether a converter stacks tensors, for example those of experts, so that row i of its result needs only
+    the i-th tensor of each pattern in `names`. `shape`: shape of the result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

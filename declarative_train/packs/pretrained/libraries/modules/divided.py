@@ -1,5 +1,5 @@
-"""Parts of a model of transformers on one rank of the axes `tensor` and `expert`: hooks around its modules, divided
-linear layers and experts exchange with the other ranks what `division.py` says."""
+"""Parts of a model of transformers on one rank of the axes `tensor` and `expert`. Hooks on its modules, divided linear
+layers and experts exchange values with the other ranks, as `division.py` decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from declarative_train.components.layers.modules.moe import apply_experts
 
 
 def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks) -> None:
-    """Divide the submodules of a model. `parts`: the kind of each, by its path; the caller replaces parameters."""
+    """Divide submodules of a model over `ranks`. `parts`: {path of a submodule: kind of its division}. The caller
+    replaces the parameters."""
     for path, kind in parts.items():
         part = model.get_submodule(path)
         if isinstance(part, nn.Embedding):
@@ -36,8 +37,8 @@ def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks)
 
 
 def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -> None:
-    """Divide the submodules `parts` of a model, which hold experts, over the ranks of `expert`; the caller replaces
-    parameters."""
+    """Divide the experts of a model over the ranks of `expert`. `parts`: paths of the submodules that contain experts.
+    The caller replaces the parameters."""
     for path in parts:
         part: Any = model.get_submodule(path)
         kind: Any = type(part)
@@ -46,8 +47,8 @@ def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -
 
 
 class _OwnLibraryExperts(OwnExperts):
-    """Mixin for the class of a library's experts: (rows, chosen experts, weights) -> rows. The library's code computes
-    the experts of this rank, each row with one of them."""
+    """Mixin for the class of a library's experts, whose forward is (rows, chosen experts, weights) -> rows. The
+    library's code computes the experts of this rank, for each row one of them."""
 
     peers: ExpertRanks
     num_experts: int
@@ -76,7 +77,7 @@ def _rope_width(model: Any) -> int:
 
 
 def _look_up_part(part: nn.Embedding, ranks: TensorRanks) -> None:
-    """Make an embedding look up the numbers of its own rows, and sum the vectors over the ranks."""
+    """Make an embedding look up only the rows that this rank has, and sum the resulting vectors over the ranks."""
     rows = part.num_embeddings // ranks.size
     first = ranks.index * rows
     padding = None if part.padding_idx is None else part.padding_idx - first
@@ -114,8 +115,8 @@ def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
 
 
 def _share_rotary_keys(part: nn.Linear, width: int, ranks: TensorRanks) -> None:
-    """Sum the gradients of a projection's last `width` features, which are the rotary keys of the heads of all
-    ranks. (The other features enter a divided layer, which sums theirs.)"""
+    """Sum the gradients of a projection's last `width` features over the ranks. These features are the rotary keys,
+    which the heads of all ranks read. (The other features enter a divided layer, which sums their gradients.)"""
 
     def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
         return torch.cat([output[..., :-width], ranks.enter(output[..., -width:])], -1)

@@ -1,12 +1,15 @@
-"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`, from the plans that the
-library has for its class (`tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`): a style for
-each name of a module or parameter.
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. It follows the plans that the
+library has for the model's class (`tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`): a
+style for each name of a module or parameter.
 
-The parts of one layer that work together (attention, a feed-forward network) are divided together or stay whole
-together: a projection to heads is only divided if the projection from heads is. Tied parameters are divided alike.
+Modules of one layer that work together (attention, a feed-forward network) are a group: either all of them are divided
+or none. For example, a projection to heads is only divided if the projection from heads is. Tied parameters are divided
+in the same way.
 
-The division is tried without values. What the library's code cannot compute in parts stays whole; and an undivided norm
-or activation that reads a part of the features has gradients that the ranks sum, also if the plan does not name it."""
+The division is tried on tensors without values. A group that the library's code cannot compute in parts stays whole.
+The ranks sum the gradients of an undivided norm or activation that reads a part of the features, even if the plan does
+not name it.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,15 @@ UNNAMED = "the library's plan leaves it whole"
 
 
 class _WholeError(Exception):
-    """Error: a part cannot be divided. The text is the reason."""
+    """Error: a group of modules cannot be divided. The text is the reason."""
 
 
 _FOUND: dict[str, LayerCut | str | None] = {}
 
 
 def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
-    """Return how `size` ranks divide a model of transformers, or the reason why all of it stays whole."""
+    """Return how a model of transformers is divided over `size` ranks of `tensor`, or the reason why none of it is
+    divided."""
     key = f"tensor {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find(layer, inputs, size)
@@ -53,8 +57,8 @@ def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCu
 
 
 def find_expert_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str | None:
-    """Return how `size` ranks of `expert` divide a model of transformers: the parts that the library's `ep_plan` names
-    as experts; the reason why they cannot; None without a plan for the model's class."""
+    """Return how the experts of a model of transformers are divided over `size` ranks of `expert`, as the library's
+    `ep_plan` says; the reason if this is impossible; None if the model's class has no such plan."""
     key = f"expert {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find_experts(layer, inputs, size)
@@ -125,8 +129,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return the division of each submodule in `styles`, which maps it to the library's style. Parts that work together
-    are one group; a group that must stay whole is added to `whole`, with the reason."""
+    """Return {path: division} of submodules. `styles`: {path: the library's style}; `plan`: the library's plan. A group
+    of submodules that must stay whole is added to `whole`, with the reason."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
@@ -165,7 +169,7 @@ def _line(problem: Exception) -> str:
 
 
 class _NoPeers:
-    """Process group without other ranks, which exchanges no values; used to find shapes."""
+    """Process group of `size` ranks that exchanges no values. It is used to find shapes."""
 
     rank = 0
 
@@ -185,8 +189,8 @@ class _NoPeers:
 def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the first tensor that each submodule with parameters reads in a forward without values, and
-    of the model's output under the name "". `cuts`: the submodules that are divided over `size` ranks."""
+    """Run a forward without values, and return {submodule with parameters: shape of the first tensor that it reads};
+    the key "" has the shape of the model's output. `cuts`: the submodules that are divided over `size` ranks."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
     peers: Any = _NoPeers(size)
@@ -201,8 +205,8 @@ def _trace(
 def _call(
     module: nn.Module, layer: LibraryInterface, inputs: Inputs, note: Callable[[str, Sequence[Tensor]], object]
 ) -> Tensor:
-    """Return the output of a forward without values. `note` gets the path and the tensors that each submodule with
-    parameters reads."""
+    """Run a forward without values and return its output. For each submodule with parameters, `note(path, tensors)` is
+    called with the tensors that it reads."""
     if callable(choose := getattr(module, "set_experts_implementation", None)):
         choose("batched_mm")  # the grouped product does not accept every width
 
@@ -229,20 +233,20 @@ def _call(
 
 
 def _generic(name: str) -> str:
-    """Return a name as the library's plans write it, with `*` for each number of a layer."""
+    """Return a name in the form of the library's plans, with `*` in place of each number."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
 def _group_of(name: str) -> str:
-    """Return the path of the group to which a submodule belongs, the parts of a layer that work together, such as
-    `layers.0.self_attn`."""
+    """Return the path of the group that contains the submodule `name`, such as `layers.0.self_attn`; all submodules of
+    a group are divided or none."""
     found = re.match(r"(.*?\.\d+\.[^.]+)(\.|$)", name)
     return found[1] if found else name
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group that must stay whole, reason) for parameters that are the same tensor but are divided in different
-    ways in `cuts`."""
+    """Yield (group, reason) for each group that must stay whole because one of its parameters is tied to another one
+    that `cuts` divides in another way."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -257,14 +261,16 @@ def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tu
 
 
 class _Part:
-    """Submodule that the library's plan names, with a method for each style that returns its division."""
+    """Submodule that the library's plan names. For each style of the plan there is a method that returns its
+    division."""
 
     def __init__(self, model: nn.Module, path: str, size: int, plan: dict[str, str]) -> None:
         self._model, self._path, self._size, self._plan = model, path, size, plan
         self._module: Any = model.get_submodule(path)
 
     def cut(self, style: str) -> LayerCut:
-        """Return how the part is divided in the library's style `style`. Raises _WholeError if it must stay whole."""
+        """Return how the submodule is divided in the library's style `style`. Raises _WholeError if it must stay
+        whole."""
         if style not in _STYLES:
             raise _WholeError(f"the library's plan has the style `{style}` for `{self._path}`, which is not supported")
         return _STYLES[style](self)
@@ -299,17 +305,19 @@ class _Part:
         return LayerCut("shared", {})
 
     def share_output(self) -> LayerCut:
-        """Return the division of a projection to a latent and to rotary keys, which the heads of all ranks read."""
+        """Return the division of a projection to a latent vector and to rotary keys: it is whole on every rank, because
+        the heads of all ranks read its output. Raises _WholeError for any other module."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})
 
     def cut_experts(self) -> LayerCut:
-        """Return the division of the part as experts of a layer, by their hidden features."""
+        """Return the division of a module of experts: each rank has a part of the hidden features of all experts."""
         return LayerCut("hidden", self._own())
 
     def cut_own_parameters(self) -> LayerCut:
-        """Return the division of the parameters that a module has itself, such as the sinks of attention."""
+        """Return the division of parameters that a module has directly, not in a submodule, such as the sinks of
+        attention."""
         return LayerCut("heads", self._own())
 
     def share_identity(self) -> LayerCut:
@@ -361,7 +369,8 @@ class _Part:
         return ParameterCut(dim, (length // pieces,) * pieces)
 
     def _check_heads(self) -> None:
-        """Raise _WholeError if the part is a projection to heads that the ranks cannot share."""
+        """Raise _WholeError if the submodule is a projection to heads and their number is not a multiple of the number
+        of ranks."""
         owner: Any = self._model.get_submodule(self._path.rpartition(".")[0])
         if not any(hasattr(owner, name) for name in _OF_ATTENTION):
             return

@@ -1,8 +1,9 @@
-"""Module of a node that is a library's model: the library's class with a forward that accepts inputs by position, on
-any device.
+"""Module of a node that is a library's model. It is the library's class, with a forward that accepts inputs by position
+on any device.
 
-Each model is created once per process, with parameters on meta and real buffers, and then copied: creating a large
-model takes seconds, and a plan builds it several times."""
+Each model is created once per process, with parameters on the meta device and real buffers, and then copied: creating a
+large model takes seconds, and a plan builds it several times.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Inputs = Mapping[str, Any]
 
 
 class LibraryInterface(Protocol):
-    """Interface of `LibraryLayer`: the methods that this module uses."""
+    """Interface of `LibraryLayer`, with the methods that this module uses."""
 
     @property
     def over(self) -> str: ...
@@ -54,8 +55,8 @@ class LibraryInterface(Protocol):
 
 
 class LibraryNode(nn.Module):
-    """Mixin that makes the class of a library's model a node's module: its forward accepts values in the order of the
-    layer's ports."""
+    """Mixin for the class of a library's model that makes it the module of a node: its forward accepts values in the
+    order of the layer's ports."""
 
     is_library = True
     _dtrain_layer: LibraryInterface
@@ -66,8 +67,8 @@ class LibraryNode(nn.Module):
         return self._dtrain_layer.call(self, super().forward, values)
 
     def divide_parts(self, parts: Mapping[str, str], ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the submodules `parts` from now on; the caller replaces the parameters.
-        `parts`: kind of the division (`core/cuts.py`) by path."""
+        """Make the model compute only this rank's part of the submodules in `parts`, {path: kind of the division
+        (`core/cuts.py`)}. The caller replaces the parameters."""
         from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
 
         divide_parts(self, parts, ranks)
@@ -79,8 +80,8 @@ class LibraryNode(nn.Module):
         divide_experts(self, parts, peers)
 
     def reset_buffers(self) -> None:
-        """Write the values of the buffers after `to_empty`: as the library computed them or, for saved buffers, as they
-        are in the model's files."""
+        """Write the values of the buffers, which `to_empty` has lost: saved buffers as in the model's files, others as
+        the library computed them."""
         values = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
@@ -92,7 +93,7 @@ class LibraryNode(nn.Module):
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the model as a module on the current device. Parameters that are not on meta have no values yet."""
+    """Return the model of a layer as a module on the current device. Its parameters have no values yet."""
     device = torch.empty(0).device
     with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
@@ -116,13 +117,13 @@ _BARE: dict[str, nn.Module] = {}
 
 
 def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
-    """Return the cache key of a model; it is equal for equal models."""
+    """Return the key of a layer's model in the cache. Equal models have equal keys."""
     return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
 
 
 def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the cached model with parameters on meta and real buffers. The caller must not change it. Raises
-    LibraryError."""
+    """Return the model of a layer with parameters on the meta device and real buffers, from the cache. The caller must
+    not change it. Raises LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
@@ -177,8 +178,8 @@ def rows_of(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Run the `with` block on the CPU in float32, without the caller's torch modes, default device and default
-    dtype."""
+    """Run the `with` block on the CPU in float32, without the torch modes, default device and default dtype of the
+    caller."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -189,7 +190,8 @@ def alone() -> Iterator[None]:
 
 
 class _ToMeta:
-    """Hook that torch calls for every parameter that a module registers. It replaces the parameter by one on meta."""
+    """Hook that torch calls for every parameter that a module registers. It replaces the parameter by one on the meta
+    device."""
 
     def __init__(self) -> None:
         self._known = WeakIdKeyDictionary()
@@ -215,7 +217,8 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 class _Draws(TorchFunctionMode):
-    """Mode in which drawing into a parameter on meta does nothing, because it has no values."""
+    """Mode in which drawing random values into a tensor on the meta device does nothing, because such a tensor has no
+    values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -254,7 +257,7 @@ def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
 
 
 def sample(spec: Any) -> Tensor:
-    """Return zeros as one sample of an input."""
+    """Return one sample of an input, filled with zeros."""
     return torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
 
 
@@ -262,8 +265,8 @@ def sample(spec: Any) -> Tensor:
 
 
 def _adopt(module: nn.Module, over: str) -> None:
-    """Replace the model's batch normalisations by dtrain's (`BatchNormModule`), also timm's variants with an
-    activation. `over`: the group of samples."""
+    """Replace the model's batch normalisations by `BatchNormModule`, including timm's variants with an activation.
+    `over`: the samples that are normalised together."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -284,8 +287,8 @@ def _with_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return a cached model of the layer, made for the inputs of its last use, for callers that do not depend on the
-    inputs."""
+    """Return the model of a layer from the cache, made for any inputs, for callers to whom the inputs do not matter;
+    create it if there is none."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
@@ -295,8 +298,7 @@ def has_batch_norms(layer: LibraryInterface) -> bool:
 
 
 def has_dropout(layer: LibraryInterface) -> bool:
-    """Return whether the model has a dropout above 0: in a dropout module, or in the config for dropouts that are
-    function calls."""
+    """Return whether the model has a dropout above 0, in a dropout module or in a value of its config."""
     module = find_model(layer)
     rates = [
         getattr(part, key, 0.0) for part in module.modules() for key in _RATES if "drop" in type(part).__name__.lower()
@@ -311,8 +313,8 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 
 
 def foreign_batch_norms(module: nn.Module) -> list[str]:
-    """Return the names of batch normalisations that could not be replaced by dtrain's. Their running statistics would
-    depend on the layout."""
+    """Return the names of batch normalisations that could not be replaced by `BatchNormModule`. Their running
+    statistics would depend on the layout."""
     return [
         name
         for name, part in module.named_modules()
@@ -321,9 +323,10 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of the model's parts that are gathered, recomputed and compiled one by one: modules of the
-    `classes` that the library names; without these, the members of the model's outermost lists of equal composed parts
-    (stages, blocks, layers). Parts whose parameters are also used elsewhere are left out."""
+    """Return the paths of the units of a model: modules whose parameters are gathered together, and which are
+    recomputed and compiled one by one. Units are the modules of the `classes` that the library names; if there are
+    none, the members of the model's outermost lists of equal composed modules (stages, blocks, layers). Modules whose
+    parameters are also used elsewhere are left out."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)

@@ -12,8 +12,8 @@ from declarative_train.packs.pretrained.libraries.modules.node import LibraryNod
 
 
 def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
-    """Return the library's own model with the values of `node`, on the CPU, in evaluation mode, its floating-point
-    tensors in `dtype`."""
+    """Return the library's own model with the values of `node`, on the CPU and in evaluation mode. Its floating-point
+    tensors have the dtype `dtype`."""
     layer: Any = node._dtrain_layer
     with alone(), seed_generators(0):
         model: nn.Module = layer.make(node._dtrain_inputs, draws=False)
@@ -22,8 +22,8 @@ def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
 
 
 def differing(written: nn.Module, read: nn.Module) -> str | None:
-    """Return the name of the first tensor that only one of the models has, or that differs after a cast to the dtype of
-    `read`; None if all are equal."""
+    """Compare the model `written` with the model `read` from the files. Return the name of the first tensor that only
+    one of them has, or that differs after a cast to the dtype in `read`; None if all are equal."""
     ours, theirs = written.state_dict(), read.state_dict()
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs or not torch.equal(ours[name].to(theirs[name].dtype), theirs[name]):

@@ -1,4 +1,5 @@
-"""AdamW of the package torchao, with plain numbers as rates and plain tensors as state for checkpoints."""
+"""AdamW of the package torchao, changed to accept learning rates as plain numbers and to give checkpoints plain
+tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
 
 
 class EightBitAdamw(AdamW8bit):  # type: ignore[misc]
-    """Optimizer `AdamW8bit` of torchao, adapted to dtrain's engine: it takes learning rates as numbers. It compiles the
-    update, except on the CPU, where that takes longer than most runs."""
+    """Optimizer `AdamW8bit` of torchao, adapted to dtrain's engine: it accepts learning rates as numbers. The update is
+    compiled, except on the CPU, where compiling takes longer than most runs."""
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters by one step. Return the result of `closure`, as torch's optimizers do."""
@@ -42,7 +43,7 @@ class EightBitAdamw(AdamW8bit):  # type: ignore[misc]
         return found
 
     def unpack_state(self, parameter: torch.Tensor, packed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the optimizer's state of a parameter from `packed`, the plain tensors and numbers of `pack_state`."""
+        """Return the optimizer's state of a parameter, made from `packed`, which `pack_state` returned."""
         found = {entry: value for entry, value in packed.items() if "." not in entry}
         for entry, is_signed in _SIGNED.items():
             if f"{entry}.codes" in packed:

@@ -1,4 +1,5 @@
-"""AdamW of the package schedulefree. Its numbers are in the state of the parameters, so that checkpoints have them."""
+"""AdamW of the package schedulefree, with all its numbers in the state of the parameters, so that checkpoints have
+them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ _NUMBERS = ("k", "weight_sum", "lr_max")
 
 
 class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
-    """Optimizer of the package schedulefree, adapted to checkpoints: the library keeps the number of steps and the
-    weight of the average in its parameter groups only; here each parameter's state has them too."""
+    """Optimizer of the package schedulefree, adapted to checkpoints. The library keeps the number of steps and the
+    weight of the average only in its parameter groups; this class also keeps them in the state of each parameter."""
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters by one step, and copy the numbers of the parameter groups into the state of each
@@ -25,7 +26,8 @@ class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
         return loss
 
     def train(self) -> None:
-        """Write the weights of training into the parameters. Loaded states set the groups' numbers."""
+        """Write the weights of training, not their average, into the parameters. If states were loaded, their numbers
+        are copied to the parameter groups first."""
         for group in self.param_groups:
             states = (self.state[parameter] for parameter in group["params"] if parameter in self.state)
             known = next((state for state in states if "k" in state), None)
