@@ -85,9 +85,9 @@ def lint_recipe(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """Return the diagnostics of a recipe, except those that its comments ignore. `texts`: {path: content of the file},
-    used in place of the files on disk. `static`: make only the checks that need neither torch nor the data. `plugins`:
-    import the recipe's plugins, which runs their code."""
+    """Return the diagnostics of a recipe, except those that comments in the recipe ignore. `texts`: {path: content of
+    the file}, used in place of the files on disk. `static`: make only the checks that need neither torch nor the data.
+    `plugins`: import the recipe's plugins, which runs their code."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
@@ -107,7 +107,7 @@ def lint_recipe(
 
 
 def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
-    """Return the diagnostics except those that the recipe's comments ignore."""
+    """Return the diagnostics, except those that comments in the recipe ignore."""
     found = list(compiled.diagnostics)
     if not found:
         return found
@@ -117,7 +117,8 @@ def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
-    """Return {path: text} of the files from which the recipe was read; spans name these paths."""
+    """Return {path: text} of the files from which the recipe was read. The places (spans) of diagnostics refer to these
+    paths."""
     return {} if loaded.document is None else dict(loaded.document.texts())
 
 

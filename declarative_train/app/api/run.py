@@ -145,8 +145,8 @@ class Run:
         """Evaluate the trained model, as `dtrain evaluate` does, and return exact metrics, the confusions and the worst
         samples.
 
-        `rows`: new rows with targets, in the forms that `predict` accepts; None: a set of the run. `set`: this set;
-        None: the first set that the run evaluated. `max_samples`: evaluate only this number of samples of the set, as
+        The samples are `rows`, new rows with targets in the forms that `predict` accepts, or else the set `set` of the
+        run (None: the first set that it evaluated). `max_samples`: evaluate only this number of samples of the set, as
         `evaluation.max` does. `ranks`: number of processes that share the samples. Raises DtrainError.
         """
         from declarative_train.app.api.evaluation import Evaluation

@@ -1,7 +1,7 @@
 """Fixes found by trying: for a diagnostic without a fix, a small edit after which lint no longer reports it.
 
 `recipe/hints/edits.py` proposes edits. Each edited text is linted without the data; the best ones are linted again with
-all requested checks. These fixes are never applied automatically, because the user may have meant another edit.
+all requested checks. These fixes are not marked as safe, because the user may have meant another edit.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
-    """Return whether an edit removes the diagnostic `wrong` and causes no other. `before`, `left`: all diagnostics
-    before and after the edit. Two exceptions: if `wrong` is a mistake in YAML, the edit may cause diagnostics other
-    than mistakes in YAML, which were not searched before; if `wrong` is S003, it may cause S002."""
+    """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
+    before and after the edit. Two exceptions: if `wrong` is a YAML error, new diagnostics are allowed that are not YAML
+    errors, because the recipe was not checked before; if `wrong` is S003, new S002 are allowed."""
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:
         return False

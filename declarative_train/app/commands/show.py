@@ -80,8 +80,8 @@ def explicit_text(path: str, recipe: Recipe) -> str:
 
 
 def formula_lines(scope: Scope) -> list[str]:
-    """Return the expressions of blocks such as `dpo`, which ship with dtrain and contain no layers, for each of them
-    that the model uses. The lines are: a title with the block's params, then a line for each node of the block."""
+    """Return lines with the expressions of shipped blocks that contain no layers, such as `dpo`. For each such block in
+    the model there is a title with the block's params, and a line for each node of the block."""
     from declarative_train.recipe.model.blocks import list_shipped
 
     shipped, found = frozenset(list_shipped()), dict[str, list[str]]()

@@ -97,7 +97,7 @@ def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
 
 
 def read_stragglers(folder: Path) -> list[str]:
-    """Return a sentence for each group of ranks that is currently slower than the others."""
+    """Return sentences about ranks that are currently slower than the others, which the run wrote to its folder."""
     from declarative_train.core.names import STRAGGLERS
 
     try:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page_with_losses_first(host: str, port: int) -> str:
-    """Return the address of TensorBoard's page at `host` and `port`, with options that put the charts of the losses
+    """Return the address of TensorBoard's page at `host` and `port`, with options that show the charts of the losses
     first."""
     cards = [{"plugin": "scalars", "tag": tag} for tag in ("training/loss", "validation/loss")]
     where = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host

@@ -104,8 +104,9 @@ Entry = dict[str, Any]
 
 
 def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return facts about the last session of a run from its events: (first event; event of its end or None; {kind, or
-    kind and set: latest event}; seconds of its steps). What is not in the part of the file that is read is missing."""
+    """Read facts about the last session of a run from its events. Return (its first event, the event of its end or
+    None, {kind of event, and set: latest event}, seconds of its steps). Events outside the part of the file that is
+    read are missing."""
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None

@@ -41,8 +41,8 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return {folder of a run: settings in which runs of the same recipe name differ, as short text}. If none differs,
-    the text is the run's mode."""
+    """Return {folder of a run: its settings that differ from other runs with the same recipe name, as short text}. If
+    no setting differs, the text is the run's mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -66,8 +66,8 @@ def own_word(name: str, value: object) -> str:
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run, with the mode that it used as the value of `parallelism`, which may be `auto` in
-    the recipe."""
+    """Return the settings of a run, in which the value of `parallelism` is the mode that was used. (In the recipe it
+    may be `auto`.)"""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
@@ -103,8 +103,8 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return whether larger values of a metric are better, from the settings of the runs, or else from the metric's
-    name."""
+    """Return whether larger values of a metric are better. The settings of the runs say this; if not, the metric's name
+    is used."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

@@ -278,8 +278,8 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the shapes of the values that a pipeline stage reads from outside, for `rows` rows, as text; "-" if there
-    are none. `names`: the nodes of the stage."""
+    """Return the shapes of the inputs of a pipeline stage, for `rows` rows, as text; "-" if it has none. `names`: the
+    nodes of the stage."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]

@@ -101,7 +101,7 @@ def _where(plan: Plan, node: Node) -> str:
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
     """Return lines that show how an evaluation divides the first rows of the set `chosen` over the ranks, and the
-    predictions that it combines."""
+    predictions that result."""
     import torch
 
     plan = trained.plan
@@ -142,8 +142,8 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the number of a sample's row in the table; of its first row if the sample is a window of several rows.
-    `chosen`: the set of the sample."""
+    """Return the number of the table's row from which a sample is made; if the sample is a window of rows, the number
+    of its first row. `chosen`: the set of the sample."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)

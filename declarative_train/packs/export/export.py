@@ -146,9 +146,9 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. If the format contains no computation (`is_program` is False) and `outputs` is
-    empty, the program has the tensors of the whole model; parameters that were loaded together with adapters then count
-    as trained."""
+    """Return the program to export. If the format contains no computation (`is_program` False) and `outputs` is empty,
+    it has the tensors of the whole model. In this case, parameters that were loaded together with adapters count as
+    trained ones."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -201,8 +201,7 @@ def _num_tensors(trained: Trained) -> int:
 
 
 def _write_sample(program: Program, path: Path) -> None:
-    """Write a file with made-up inputs and the program's outputs for them. They have a few rows, or one if a row is
-    large."""
+    """Write made-up inputs and the program's outputs for them to a file: a few rows, or one if a row is large."""
     row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
     rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
     arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}

@@ -53,7 +53,7 @@ class ProgramInput:
 @dataclass(frozen=True)
 class ProgramOutput:
     """Output of an exported program. `meanings`: what its numbers are (scores, classes, ...) according to the losses
-    that read it. `unit`: the one of the meanings to whose unit the output is converted; None: the output is not
+    that read it. `unit`: the meaning that gives the unit to which the output is converted; None: the output is not
     converted."""
 
     name: str

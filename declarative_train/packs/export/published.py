@@ -179,8 +179,7 @@ def _tensors(
 
 
 def _join_slices(slices: Sequence[tuple[PartPlan, MakeTensor]]) -> torch.Tensor:
-    """Return one tensor of the file, joined from slices that come from several parameters. All `slices` belong to
-    it."""
+    """Return one tensor of the file, joined from `slices`, which come from several parameters."""
     part, made = slices[0]
     like = made()
     whole = like.new_empty(part.count, *like.shape[:-1], like.shape[-1] * part.step)

@@ -167,7 +167,8 @@ class BoxesField(Field):
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
         """Read the boxes of one row, in the unit of the file. `value`: the row's list of boxes. `labels`: their
-        classes; None if the field has no classes. `columns`, `row`: for messages. Raises BadValueError."""
+        classes; None if the field has no classes. `columns`: the field's columns; `row`: number of the row, for
+        messages. Raises BadValueError."""
         import numpy as np
 
         name = columns[0].name

@@ -69,8 +69,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of pixels that a transform adds from outside the image. Between `picture` and `numbers`, these pixels
-        have the value 0."""
+        """Class of the pixels that a transform adds from outside the image. In the Pillow image of a mask, classes are
+        shifted so that this class is 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -104,8 +104,8 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the classes of pixels as uint8 (H, W). They are shifted so that 0 is the class of pixels from outside
-        the image. Raises BadValueError."""
+        """Return the class of each pixel as uint8 (H, W), shifted so that the class of pixels from outside the image is
+        0. Raises BadValueError."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)

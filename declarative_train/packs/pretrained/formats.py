@@ -241,7 +241,8 @@ def library_of(folder: str) -> str:
 
 
 def tensors_of(folder: str) -> str:
-    """Return the path of the file in a folder that has, or lists, all tensors. Raises PublishedError."""
+    """Return the path of the file in a folder with all tensors, or of the index that lists them. Raises
+    PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)

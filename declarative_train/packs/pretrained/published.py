@@ -338,8 +338,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the output layer (head) of the model class that the config names; for an unknown class,
-    those for no head. Return {} if models of this kind have no choice of heads."""
+    """Return the params of the output layer (head) of the model class that the config names. For an unknown class, they
+    describe a model without a head. Return {} if models of this kind have no choice of heads."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())

@@ -71,8 +71,9 @@ class SqliteDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Yield (connection to a file, quoted name of the table and its ORDER BY for a SELECT). `heartbeat`: is called
-        regularly. Raises SourceError, also for errors within the `with` block, such as a view that may never end."""
+        """Yield (connection to a file, text that follows FROM in a SELECT: the table's name and its ORDER BY).
+        `heartbeat` is called regularly. Raises SourceError, also for errors within the `with` block, such as a view
+        that may never end."""
         import sqlite3
         from pathlib import Path
 

@@ -1,8 +1,8 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
 A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
-rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag `{%
-generation %}`. If a template does not have this tag, an answer is the text that the template's loop writes for the
+rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag
+`{% generation %}`. If a template does not have this tag, an answer is the text that the template's loop writes for the
 message, except the prompt for an answer with which it begins. An answer counts in the loss unless its message has a
 flag that excludes it (`FLAGS`).
 """
@@ -282,8 +282,8 @@ def render(
     template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
 ) -> RenderedChat:
     """Render a dialogue with a chat template. `schemas`: JSON schemas of the tools. `answers`: end with the prompt for
-    an answer of the assistant (`add_generation_prompt`). The spans of the result are the texts within `{% generation
-    %}`. Raises ChatError."""
+    an answer of the assistant (`add_generation_prompt`). The spans of the result are the texts within
+    `{% generation %}`. Raises ChatError."""
     from declarative_train.packs.text.rendering import RenderError
 
     try:
@@ -391,7 +391,8 @@ def _turns(
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
     """Return the prompt for an answer: the text that the template writes after its loops over messages when an answer
-    is to follow. If the loops write it too, it is the text by which the dialogue becomes longer."""
+    is to follow. If the loops write the prompt too, it is the difference between the texts with
+    and without it."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):

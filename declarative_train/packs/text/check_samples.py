@@ -54,7 +54,7 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Part of a token field that a wire has as value: positions `start` to `stop` of the field's output `output`."""
+    """Value of a wire: positions `start` to `stop` of one output of a token field."""
 
     field: str
     output: str
@@ -120,8 +120,8 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
     """Warn if the tokens to be predicted are often cut off at the length of a sample, or often lack the end of an
-    answer. `place`: key of the field; `is_whole`: packed texts are not divided over samples, because several fields
-    must have the same texts."""
+    answer. `place`: dotted path of the field in the recipe; `is_whole`: packed texts are not divided over samples,
+    because several fields must have the same texts."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():

@@ -1,8 +1,8 @@
 """Rendering of chat templates with Jinja2, with limits on time and memory.
 
-The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and `{%
-generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's internals,
-every loop and call checks the time, and every operation that can enlarge a value checks its size.
+The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and the tag
+`{% generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's
+internals, every loop and call checks the time, and every operation that can enlarge a value checks its size.
 
 Import this module only when a text has a template, because importing Jinja takes time.
 """

@@ -38,7 +38,7 @@ WAIT_S = 120
 
 
 def measure_machine(num_ranks: int) -> Machine:
-    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time, as one of them measures
+    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time. One of the ranks measures
     them."""
     if torch.cuda.is_available():
         return _measure_gpu(num_ranks)
@@ -106,9 +106,9 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Call `run` several times, until about `most_s` seconds have passed, and return the shortest time of a call in
-    seconds. The first call does not count. (The shortest, because other processes can only add time.) If `most_s` is
-    infinite, the number of calls is fixed, so that ranks that call this at the same time call `run` equally often."""
+    """Call `run` several times and return the shortest time of a call in seconds, without the first call. (The
+    shortest, because other processes can only add time.) The calls stop after about `most_s` seconds. If `most_s` is
+    infinite, their number is fixed, so that ranks that call this function at the same time call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -174,9 +174,9 @@ def _call_s(device: torch.device) -> float:
 
 
 def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
-    """Return (latency of an all-reduce in seconds, for each rank of the ring except one; bytes per second of the ring).
-    For the latency, the ranks compute between all-reduces, as in a training step, so it includes waiting for each
-    other."""
+    """Return (latency in seconds, bandwidth in bytes per second) of an all-reduce in a ring. The latency is that of one
+    hop between two ranks. It includes waiting for other ranks, because the ranks compute between all-reduces, as in a
+    training step."""
     one = torch.randn(BETWEEN, BETWEEN, device=device)
     small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
 

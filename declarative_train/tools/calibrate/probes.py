@@ -1,8 +1,8 @@
-"""Probes: training steps of tiny models, whose arithmetic takes almost no time, so that they show the overhead of the
+"""Probes: training steps of tiny models, whose arithmetic takes almost no time, so that their time is overhead of the
 host.
 
-The planner's constants for the host are fitted to them: a constant is chosen such that the predicted time of a probe,
-or of the difference between two probes, is the measured one. So it includes work that the planner does not count
+The planner's constants for the host are fitted to them: with the fitted constant, the predicted time of a probe, or of
+the difference between two probes, equals the measured time. So a constant includes work that the planner does not count
 (views, hooks, modules). The constants are fitted in the order of `STEPS`; each uses the ones before it.
 """
 

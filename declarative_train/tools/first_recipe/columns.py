@@ -154,8 +154,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why the column `each` contains the target in another form, so that it is not known when the target is to
-    be predicted; "" if it does not."""
+    """Return why the column `each` seems to be the target in another form, which is unknown when the target is
+    predicted; "" if it does not."""
     import numpy as np
 
     both = each.present & target.present

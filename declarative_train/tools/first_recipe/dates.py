@@ -25,9 +25,9 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return None if a column has no dates; otherwise (value for the key `format` of a field `type: date`, or None if
-    the key is not needed; a remark on the format, or ""). `name`: the column's name; `values`: its values except
-    missing ones."""
+    """Return None if a column has no dates; otherwise (format, remark). The format is the value for the key `format` of
+    a date field, or None if the field does not need this key; the remark is about the format, or "". `name`: the
+    column's name; `values`: its values except missing ones."""
     import numpy as np
 
     if values.dtype.kind == "M":

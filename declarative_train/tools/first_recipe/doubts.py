@@ -1,5 +1,5 @@
-"""Columns from each of which alone the target can be predicted: often such a column is known only when the target
-is."""
+"""Columns from which the target can be predicted without other columns. Often such a column is not known before the
+target is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone mak
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a warning about the column `each` if the target can nearly always be predicted from it alone; "" if not,
-    or if this cannot be decided, for example with few rows."""
+    """Return a warning about the column `each` if the target can nearly always be predicted from this column alone; ""
+    if it cannot, or if this is unclear, for example with few rows."""
     import numpy as np
 
     both = each.present & target.present
@@ -41,8 +41,9 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Return a number for each row in which both columns have a value (the mask `both`): the number of the value in the
-    column `each`, or of the range that contains it. Return None if the column has too many values for so few rows."""
+    """Return the number of the value in the column `each`, or of the range of values that contains it, for the rows in
+    `both`, a mask of rows in which both columns have a value. Return None if the column has too many values for so few
+    rows."""
     import numpy as np
 
     values = each.values[both]

@@ -24,7 +24,7 @@ _GREY = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """Facts about the picture files of a table. `number`: of all files; `looked_at`: the number of files that were
+    """Facts about the picture files of a table. `number`: number of all files; `looked_at`: number of files that were
     read; `sides`: width and height of each; `modes`: Pillow's modes with their counts; `broken`: (place, reason) of
     files that cannot be decoded; `mean`, `deviation`: of the grey values, from 0 to 1."""
 

@@ -15,9 +15,9 @@ _MOST_EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in a first recipe. `fractions`: the part of the rows in each set; the training set gets the others.
-    `patience`, `evaluate_every`: in epochs. `hidden`: widths of the network's two hidden layers. `dropout`,
-    `weight_decay`: strength of regularisation."""
+    """Sizes in a first recipe. `fractions`: fraction of the rows in each set except the training set, which gets the
+    others. `patience`, `evaluate_every`: numbers of epochs. `hidden`: widths of the network's two hidden layers.
+    `dropout`, `weight_decay`: strength of regularisation."""
 
     fractions: dict[str, float]
     batch_size: int

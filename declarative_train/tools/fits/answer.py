@@ -116,8 +116,8 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether the plan fits if its memory is overestimated as much as estimates can be wrong. If so, layouts
-    with less sharding are tried too."""
+    """Return whether the plan may fit although its estimated memory is too large, given the error of estimates. If so,
+    layouts with less sharding are worth trying."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)

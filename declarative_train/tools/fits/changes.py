@@ -126,9 +126,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes sorted by usefulness. First come changes with which the plan fits: if it already fits
-    unchanged (`does_fit`), those that save most time; the rest by memory. Last come changes with which it does not
-    fit."""
+    """Return the changes sorted by usefulness: first those with which the plan fits. If it already fits unchanged
+    (`does_fit`), these are sorted by saved time, then by memory; otherwise by memory. Last come changes with which the
+    plan does not fit, by memory."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:

@@ -64,8 +64,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def try_fixes(now: Analysis, lines: range) -> Analysis:
-    """Return the analysis `now`, in which diagnostics on these lines of the file got fixes found by trying. Only static
-    checks are used to try them."""
+    """Return the analysis `now` with fixes added to the diagnostics on these lines of the file. The fixes are found by
+    trying edits and repeating the static checks."""
     here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
     if all(each.fixes for each in here):
         return now

@@ -1,8 +1,8 @@
 """Completion of names that the JSON schema cannot contain: fields, nodes, columns, blocks and their params, vars, sets,
 metrics.
 
-A mark is inserted into the text at the cursor before it is parsed. The path of this mark in the document, after merging
-with its bases, decides which names fit.
+Before the text is parsed, a mark is inserted at the cursor. The names that fit depend on the path of this mark in the
+document, after the document was merged with its bases.
 """
 
 from __future__ import annotations

@@ -48,6 +48,6 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Return whether the place (line, column) is in a span. The position after the last character counts too, because a
-    cursor is between characters."""
+    """Return whether the place (line, column) is in a span. The position directly after the span's last character
+    counts too, because a cursor is between characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -131,8 +131,8 @@ class _Finder:
             yield from self._words(node.get("of"), terms)
 
     def _words(self, node: Node | None, known: Mapping[str, Symbol]) -> Iterator[Occurrence]:
-        """Yield each occurrence of a name in `known` as a word in the scalars at and below a YAML node; nothing if
-        `node` is None."""
+        """Yield the occurrences of names in the scalar texts at a YAML node and below it; nothing if `node` is None.
+        `known`: {name: its symbol}."""
         for scalar, _ in _scalars(node, ()) if node is not None else ():
             lines = self._lines.get(scalar.span.path)
             if lines is None:
@@ -155,8 +155,8 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the place of `name` within the key or list item at `span`, without quotes; None if the file is not one
-        of the document's or the text at `span` does not contain the name."""
+        """Return the exact place of `name` within the YAML key or list item at `span`, which may have quotes. Return
+        None if the file is not part of the document, or the text at `span` does not contain the name."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None

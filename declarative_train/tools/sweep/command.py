@@ -79,8 +79,8 @@ def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
     """Return (points of the sweep, {key of a point: its plan}). A point is one run of the sweep. For an adaptive
-    search, the points are only its corners. If there are mistakes, print all of them and return None in place of the
-    plans."""
+    search, whose points are not known in advance, they are its `corners`. If there are mistakes, print all of them and
+    return None in place of the plans."""
     from declarative_train.recipe.load import of_point
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points

@@ -114,8 +114,8 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point, as many at a time as there are slots. Return the exit code: 0, 3 if a point failed, 75 if
-        the sweep was requested to stop."""
+        """Run every point; as many run at the same time as there are slots. Return the exit code: 0; 3 if a point
+        failed; 75 if the sweep was requested to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True

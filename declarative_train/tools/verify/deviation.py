@@ -17,8 +17,8 @@ class Bounds:
     start      for initial values
     node       for the output of a node, relative to the sum of its absolute values for a sample
     gradient   for a gradient, and for a loss
-    floor      smallest reference for a gradient, as a fraction of the model's largest gradient: smaller ones are mostly
-               rounding
+    floor      a gradient is compared relative to at least this fraction of the model's largest gradient, because
+               smaller gradients are mostly rounding
     update     for the change of a parameter, computed from equal gradients
     """
 

@@ -190,8 +190,8 @@ class _Comparer:
         self._judge("loss", losses, self._bounds.gradient)
 
     def _place_of_items(self, rank: int) -> tuple[int, ...]:
-        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks with equal ones sum the
-        same items of a loss."""
+        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks for which these are
+        equal sum the same items of a loss."""
         place = self._plan.layout.ranks[rank].coordinates
         return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
@@ -205,7 +205,7 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return (communication on which a value depends, remark on the cause of its difference); each is "" if
+        """Return (communication between ranks, remark on the cause) for the difference of a value; each is "" if
         unknown. `kind`, `name`: the value; `rank`: the rank with the largest difference."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""

@@ -28,8 +28,8 @@ from declarative_train.tools.verify.reductions import reductions_of
 
 @dataclass(frozen=True, slots=True)
 class GradientRow:
-    """Parameters whose gradients are reduced in the same way. `how`: this way; `num_parameters`, `num_elements`: their
-    number and that of their elements; `example`: the name of one of them."""
+    """Parameters whose gradients are reduced in the same way. `how`: the reduction, as text; `num_parameters`,
+    `num_elements`: number of these parameters and of their elements; `example`: name of one of them."""
 
     how: str
     num_parameters: int
@@ -39,8 +39,8 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `num_classes`: number of kinds of ranks. `rows`: how the gradients are reduced;
-    `problems`: a sentence for each mistake."""
+    """Result of the checks of a plan. `num_classes`: number of kinds of ranks (ranks of a kind do the same with other
+    rows). `rows`: how the gradients are reduced; `problems`: a sentence for each mistake."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]
@@ -74,7 +74,7 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 def _check_rows(plan: Plan) -> Iterator[str]:
     """Yield a sentence for each mistake: every row of a global batch must count once, and the scale of the loss must
-    cancel the division by which ranks average gradients."""
+    cancel the averaging of gradients over ranks."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:

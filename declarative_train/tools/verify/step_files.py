@@ -95,7 +95,7 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
     """Split a block of a tensor into pieces of a few rows. Yield (values, index of their first element in the whole
-    tensor). `first`: this index for the block."""
+    tensor). `first`: index of the block's first element."""
     if not values.dim():
         yield values, first
         return

@@ -19,8 +19,8 @@ def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return the config with the number of classes in `params`. Names of classes are kept if the config has equally
-    many."""
+    """Return the config with the number of classes in `params`. The names of classes are kept if the config has exactly
+    this number of names."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -84,9 +84,9 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """Return the config with an image size that gives the number of patches in `params`: the size in `config` (default
-    `usual`) if it does, otherwise the size of a square image. `key`: the config's key for it. Raises PublishedError if
-    no square image does."""
+    """Return the config with an image size that gives the number of patches in `params`. The size in `config` (default
+    `usual`) is kept if it gives this number; otherwise the image is a square. `key`: the config's key for the size.
+    Raises PublishedError if no square gives this number."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config

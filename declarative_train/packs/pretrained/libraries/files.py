@@ -26,8 +26,8 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 
 class Files(NamedTuple):
-    """Tensors in the files of a model. `names`: those that the model has too. `missing`: parameters of the model that
-    are not in the files, and start at random. `unexpected`: names in the files that the model does not have.
+    """Tensors in the files of a model. `names`: names of those that the model has too. `missing`: parameters of the
+    model that are not in the files, and start at random. `unexpected`: names in the files that the model does not have.
     `read(name, first, count)`: returns `count` rows (None: all) of a tensor, from row `first` on."""
 
     names: frozenset[str]
@@ -52,8 +52,8 @@ class Stored:
 
 
 class TensorOrigin(NamedTuple):
-    """Tensors in files from which one tensor of a model is made. `names`, `dtypes`: theirs; `shape`: shape of the
-    result."""
+    """Tensors in files from which one tensor of a model is made. `names`, `dtypes`: their names and dtypes; `shape`:
+    shape of the tensor that is made."""
 
     names: tuple[str, ...]
     dtypes: frozenset[str]

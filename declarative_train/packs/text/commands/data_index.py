@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None: this command has no arguments of its own that another subcommand could get."""
+    """Return None. (In other commands, this function reports arguments that were given to the wrong subcommand; this
+    command has no arguments.)"""
 
 
 def run(args: argparse.Namespace) -> int:

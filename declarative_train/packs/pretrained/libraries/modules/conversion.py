@@ -4,11 +4,12 @@ The tables and functions are those of the library, as `from_pretrained` uses the
 model at a time, so that a rank reads only what its rows need. No public function returns the tensors from which one
 tensor is made; these are used:
 
-| of transformers | for | |---|---| | `conversion_mapping.get_model_conversion_mapping` | the conversions of a model;
-PEFT uses it too | | `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the
-model; their order | | `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file
--> of the model | | `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or
-never save |
+| of transformers | for |
+|---|---|
+| `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT uses it too |
+| `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
+| `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file -> of the model |
+| `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or never save |
 """
 
 from __future__ import annotations

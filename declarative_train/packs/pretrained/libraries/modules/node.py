@@ -74,7 +74,8 @@ class LibraryNode(nn.Module):
         divide_parts(self, parts, ranks)
 
     def divide_experts(self, parts: Sequence[str], peers: ExpertRanks) -> None:
-        """Hold only this rank's experts in the submodules `parts` from now on; the caller replaces the parameters."""
+        """Make the model keep only this rank's experts in the submodules `parts`. The caller replaces the
+        parameters."""
         from declarative_train.packs.pretrained.libraries.modules.divided import divide_experts
 
         divide_experts(self, parts, peers)
