@@ -103,8 +103,8 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return whether larger values of a metric are better. The settings of the runs say this; if not, the metric's name
-    is used."""
+    """Return whether larger values of a metric are better, according to its type. The type is in the settings of the
+    runs; otherwise the metric's name is the type."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

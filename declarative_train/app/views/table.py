@@ -62,8 +62,8 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return rows as lines of text: first the number and the name, then the texts of the row, one below the other, in a
-    column to the right. No line is longer than `width`."""
+    """Return rows as lines of text. Each row begins with its number and name; its texts are one below the other to the
+    right. No line is longer than `width`."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []

@@ -38,8 +38,8 @@ _SAMPLE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `max_relative_error`: the largest difference between the outputs of the trained model and of
-    the written file after loading, divided by the largest output."""
+    """Result of an export. `max_relative_error`: the largest difference between an output of the trained model and of
+    the written file after loading, divided by the largest value of this output (if this is above 1)."""
 
     folder: Path
     files: tuple[str, ...]
@@ -116,7 +116,7 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export: the node `wanted`, or if this is None the only node that is a model of the library.
+    """Return the node to export: the node `wanted`, or if this is None the only node for which the library has a model.
     `to`: the library's format. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))

@@ -17,8 +17,9 @@ Format = Literal["xyxy", "xywh", "cxcywh"]
 
 
 def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError if `input` or `target` does not have the shape (..., 4), or if a mask does not have one value
-    for each box; otherwise None. `type`: type of the loss or metric, for the message."""
+    """Return a ShapeError unless `input` and `target` are floating-point tensors of the same shape (..., 4) and the
+    mask, if there is one, has a value for each box; otherwise None. `type`: type of the loss or metric, for the
+    message."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if not input.shape or input.shape[-1] != 4:

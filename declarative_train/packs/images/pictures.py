@@ -249,8 +249,7 @@ def field_of_pictures(field: object) -> PictureField:
 
 
 def _of_mask(transform: Transform) -> ShapeError | None:
-    """Return an error if a transform cannot be applied to images that have masks, because masks cannot be changed in
-    the same way; otherwise None."""
+    """Return an error if a transform cannot be applied to masks, or to images that have masks; otherwise None."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
         return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of masks as well")
@@ -264,8 +263,8 @@ def _of_mask(transform: Transform) -> ShapeError | None:
 
 
 def _of_boxes(transform: Transform) -> ShapeError | None:
-    """Return an error if a transform cannot be applied to images that have boxes, because boxes cannot be changed in
-    the same way; otherwise None."""
+    """Return an error if a transform cannot be applied to images that have boxes, because it is unknown how the boxes
+    would change; otherwise None."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes images, but boxes belong to one of them"
         return ShapeError(message, field="type", help="remove it, or list other fields")

@@ -1,4 +1,4 @@
-"""Sheet of images from all parts of a recipe's training set. Each is shown as in the file, as in three epochs of
+"""Sheet of images from all parts of a recipe's training set. It shows each image as in the file, as in three epochs of
 training, and as in an evaluation."""
 
 from __future__ import annotations

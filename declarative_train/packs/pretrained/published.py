@@ -304,9 +304,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` reads exactly `params`. It is `published` if that fits, otherwise
-    `published` with the sizes of `params`, otherwise the config of a kind of `library` that can express them. Raises
-    PublishedError if none can."""
+    """Return a config from which `params_of` reads `params`. If `published` is a config of `library`, the result is
+    this config, with the sizes of `params` if they differ. Otherwise it is a config of a kind of model in `library`
+    that can express `params`. Raises PublishedError if there is none."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):

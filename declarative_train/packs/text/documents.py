@@ -48,8 +48,8 @@ class FileTexts(Table):
 
 
 class LineTexts(Table):
-    """Table with one text per line that is not blank. A file is read when one of its rows is read; the last one read
-    stays in memory."""
+    """Table with one text per line that is not blank. Each file is read once to find its lines, and again when its rows
+    are read; the last one read stays in memory."""
 
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np

@@ -163,7 +163,7 @@ class _CachedModule(nn.Module):
 
 
 def _with_caches(module: nn.Module) -> list[_CachedModule]:
-    """Replace every module that depends on positions by a _CachedModule around it. Return these wrappers."""
+    """Replace each module that depends on positions by a _CachedModule that wraps it. Return these wrappers."""
     found = [name for name, part in module.named_modules() if isinstance(part, _OF_POSITIONS)]
     kept = []
     for name in found:
@@ -190,7 +190,7 @@ def _takes_all_but_last(node: Node) -> bool:
 
 
 def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return the largest context of the published models in a network, according to their configs; 0 if no config has
+    """Return the smallest context of the published models in a network, according to their configs; 0 if no config has
     one."""
     limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config

@@ -404,8 +404,8 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
     """Return the number of the token for a role such as `eos`, or None. It is the token that the tokenizer's config
-    names; without a config, the special token with a usual name for this role. `numbers`: {token: its number}; `file`:
-    the tokenizer's JSON."""
+    names. Otherwise it is the padding token of the tokenizer's JSON `file`, or a special token with a usual name for
+    the role. `numbers`: {token: its number}."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")

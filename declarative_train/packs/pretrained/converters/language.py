@@ -116,8 +116,8 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the config's key for the longest sequence with the new `scaling`: the scaling factor times the length of
-    the model without scaling; {} if that length is unknown. `before`: the scaling in `config`, None if there is
+    """Return {key of the config: longest sequence} for the new `scaling`: the scaling factor times the length of the
+    model without scaling. Return {} if this length is unknown. `before`: the scaling in `config`, None if there is
     none."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:

@@ -167,10 +167,10 @@ class LibraryLayer(Layer):
         return max(1, sum(sizes.get(each.name, prod(each.shape)) for each in matrices))
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. The total number of operations comes from torch's counter in a trace
-        without values; it is divided between trained and frozen weights in proportion to their sizes. With a single
-        weight, or if the forward cannot be traced, each weight counts as multiplied once with every vector of the first
-        input."""
+        """Return the matrix products of a forward. Their total number of operations comes from torch's counter in a
+        trace without values, and is divided between trained and frozen weights in proportion to their sizes. If there
+        is only one weight, or the forward cannot be traced, each weight counts as multiplied once with every vector of
+        the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
