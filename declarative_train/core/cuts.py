@@ -65,11 +65,11 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class LayerCut:
-    """Division of a layer over ranks. `kind`: how the layer is divided. `parameters`: the cut parameters by name.
-    `summed`: uncut parameters whose gradient must be summed over the ranks, because each rank uses them for a part of
-    the features. `whole`: in a layer that is divided by positions, the ports and outputs that have no positions; their
-    values are the same on all ranks. `parts`: for the kind "inside", the division of each submodule with parameters, by
-    its path."""
+    """Division of a layer over the ranks of the `tensor`, `expert` or `context` axis. `kind`: how the layer is
+    divided. `parameters`: {name: cut} of the parameters that are cut. `summed`: uncut parameters whose gradients must
+    be summed over the ranks, because each rank uses them for a part of the features. `whole`: for a layer that is
+    divided by positions, the inputs and outputs without positions, whose values are the same on all ranks. `parts`:
+    for the kind "inside", {path: division} of each submodule that has parameters."""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]

@@ -19,7 +19,7 @@ from declarative_train.data import diagnostics
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
 from declarative_train.data.checks.samples import rows_skipped
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
-from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, row_with, source_problem
+from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, find_row_with, source_problem
 from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_part
 from declarative_train.data.lazy_fields import TransformError
 from declarative_train.data.length_buckets import count_levels
@@ -44,8 +44,8 @@ from declarative_train.data.split_rows import TRAINING
 from declarative_train.data.statistics import (
     Inherited,
     StatisticsCache,
+    find_misreading,
     measure_missing,
-    misread,
     origin_of,
     unknown_value,
 )
@@ -82,7 +82,7 @@ def describe(
 
 
 def _describe(draft: DataDraft) -> DataSpec | None:
-    _check_words(draft)
+    _check_without_source(draft)
     if waiting := report_unrun(draft.section, draft.span):
         _check_outlines(draft)
         draft.diagnostics += waiting
@@ -102,7 +102,7 @@ def _describe(draft: DataDraft) -> DataSpec | None:
     if any(item.is_error for item in draft.diagnostics) or len(tables) <= _num_own(draft):
         return None
     _report_skipped(draft, tables, prepared)
-    draft.diagnostics += diagnostics.of_levels(draft.section, prepared[TRAINING], draft.span)
+    draft.diagnostics += diagnostics.check_bucket_counts(draft.section, prepared[TRAINING], draft.span)
     _report_unread(draft, main, parts, {sets[name].source: each.table for name, each in prepared.items()})
     spec = _make_spec(draft, tables, parts, prepared)
     remember(spec, prepared)
@@ -122,15 +122,15 @@ def _num_own(draft: DataDraft) -> int:
     return sum(split.own_source is not None for split in draft.section.split.values())
 
 
-def _check_words(draft: DataDraft) -> None:
+def _check_without_source(draft: DataDraft) -> None:
     """Report errors that can be found without the content of the source."""
     if draft.window is None:
-        draft.diagnostics += diagnostics.of_rows(draft.section, draft.span)
-    draft.diagnostics += diagnostics.of_transforms(draft.section, draft.span)
-    draft.diagnostics += diagnostics.of_buckets(draft.section, draft.window, draft.span)
-    of_window = list(diagnostics.of_window(draft.section, draft.window, draft.span))
-    draft.diagnostics += of_window
-    draft.window_fits = not of_window
+        draft.diagnostics += diagnostics.check_without_window(draft.section, draft.span)
+    draft.diagnostics += diagnostics.check_transform_keys(draft.section, draft.span)
+    draft.diagnostics += diagnostics.check_buckets(draft.section, draft.window, draft.span)
+    window_errors = list(diagnostics.check_window(draft.section, draft.window, draft.span))
+    draft.diagnostics += window_errors
+    draft.window_fits = not window_errors
 
 
 def _report_transform(draft: DataDraft, name: str, error: TransformError) -> None:
@@ -171,7 +171,7 @@ def _read_fields(
         else:
             where = hint = None
             if isinstance(problem, NoStatisticsError):
-                where, hint = row_with(main, training, problem), problem.help
+                where, hint = find_row_with(main, training, problem), problem.help
             draft.report(no_statistics(draft.span(f"data.fields.{name}"), name, str(problem), where, hint))
     found = {
         part.name: make_part(part.name, part.field, part.columns, statistics[part.name], draft.window, draft.chain)
@@ -181,7 +181,7 @@ def _read_fields(
     for name in found.keys() & draft.inherited.keys():
         part = found[name]
         place = draft.column_span(base_of(name), part.field, part.columns[0].name)
-        if said := misread(part, draft.inherited[name], place):
+        if said := find_misreading(part, draft.inherited[name], place):
             draft.diagnostics += said
             del found[name]
     return found

@@ -82,7 +82,7 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
     return not_a_whole_number(span, name, message, place, made)
 
 
-def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
+def name_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
     """Return `shape_error`. If one of the columns is read as text only because a few of its values are not numbers,
     return an error that names the first of these values instead."""
     for column in columns:
@@ -97,7 +97,7 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
     return shape_error
 
 
-def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
+def find_row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
     """Return the position (row and file), for a message, of the first training row with the value that prevents
     statistics; None if there is no such row."""
     import numpy as np
@@ -112,10 +112,10 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
     return None
 
 
-def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+def check_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
     """Yield an error for each mistake at the key `window`, which makes a sample of several consecutive rows. `window`:
     None if the section has no such key."""
-    yield from _of_joined(section, window, span)
+    yield from _check_joined(section, window, span)
     if window is None:
         return
     for name, field in section.fields.items():
@@ -127,7 +127,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
             yield window_cut_to_pieces(span(f"data.split.{name}.type"), name, split.type, window.length)
 
 
-def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
     """Yield errors for keys that cannot be combined with a field that joins the texts of several rows to one sample."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
@@ -149,7 +149,7 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "remove one of them")
 
 
-def of_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+def check_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
     """Yield errors for length buckets that cannot be combined with the rest of the section."""
     found = {name: field.buckets for name, field in section.fields.items() if field.buckets}
     first = next(iter(found), None)
@@ -164,7 +164,7 @@ def of_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> 
         yield lengths_do_not_fit(place, "a window combines rows of the longest length", "remove `buckets`")
 
 
-def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
+def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
     """Yield errors and warnings for length buckets that do not suit the samples of the training set."""
     import numpy as np
 
@@ -184,7 +184,7 @@ def of_levels(section: DataSection, training: PreparedSet, span: Place) -> Itera
         yield bucket_without_texts(place, name, field.buckets[level], others)
 
 
-def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+def check_without_window(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     """Yield errors that are possible only without a window: a field has the key `rows`, or each row of the source is a
     single step of a sequence."""
     for name, field in section.fields.items():
@@ -194,7 +194,7 @@ def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
         yield token_by_token(span("data.source.type"))
 
 
-def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+def check_transform_keys(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     lazy = [name for name, field in section.fields.items() if field.is_lazy]
     pictures = [name for name in lazy if not section.fields[name].takes_lists]
     for name, field in section.fields.items():

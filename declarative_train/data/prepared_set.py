@@ -99,7 +99,7 @@ class PreparedSet:
         samples = np.asarray(samples, np.int64)
         while True:
             try:
-                return self._gather(self.skips.instead(samples, self.rows), names, epoch)
+                return self._gather(self.skips.replace_bad(samples, self.rows), names, epoch)
             except BadSampleError as error:
                 self.skip(error)
 

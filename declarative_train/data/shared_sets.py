@@ -36,7 +36,7 @@ from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
 from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
 from declarative_train.data.shuffle import most_held_of_others
 from declarative_train.data.skipping import Skips
-from declarative_train.data.source import arrange_rows, keep_usable, open_table
+from declarative_train.data.source import arrange_rows, find_usable_rows, open_table
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.paths import SourceError
@@ -109,7 +109,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     of_fields = {each.name: field for each, field in fields}
     main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
     by, sort = (None, None) if window is None else (window.by, window.sort)
-    cuts, _ = keep_usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
+    cuts, _ = find_usable_rows(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
     rows = arrange_rows(cuts, window, row_order(main, window))
     sets: dict[str, PreparedSet] = {}
     for each in spec.sets:
@@ -120,7 +120,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
             most = most_held_of_others(sets[TRAINING])
         if each.source is not None:
             table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
-            whole, _ = keep_usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
+            whole, _ = find_usable_rows(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
             own = arrange_rows(whole, window, row_order(table, window))[each.name]
             sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
         else:
@@ -286,7 +286,7 @@ class Sample:
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
-        if self._is_late(name):
+        if self._is_lazy(name):
             return None
         try:
             return self._sets[0].gather(self._samples[0][:num_rows], [name])[name]
@@ -316,7 +316,7 @@ class Sample:
     def values(self, name: str) -> np.ndarray | None:
         """Return the values (N, *sample shape) of a field for all N of these samples; None if the field is lazy
         (images) or cannot be read now."""
-        if name not in self._values and self._is_late(name):
+        if name not in self._values and self._is_lazy(name):
             self._values[name] = None
         if name not in self._values:
             try:
@@ -328,7 +328,7 @@ class Sample:
                 self._values[name] = None
         return self._values[name]
 
-    def _is_late(self, name: str) -> bool:
+    def _is_lazy(self, name: str) -> bool:
         """Return whether a field is lazy: decoding its values (images) would take too long."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 

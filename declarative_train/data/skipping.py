@@ -109,7 +109,7 @@ class Skips:
         """Return (N,) bool: True for each of `rows` that is known to be bad."""
         return np.isin(rows, self._sorted)
 
-    def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
+    def replace_bad(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
         """Return the sample numbers `samples`, with each known bad sample replaced by the next good sample of the set.
         `rows`: the rows of the set."""
         if not self._rows:
@@ -126,9 +126,9 @@ class Skips:
         return found
 
 
-def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Convert each text column that a field of type `tensor` reads to numbers, if the table is in memory and fewer
-    than one value in five is not a number. These values become missing values."""
+def convert_to_numbers(table: Table, fields: Collection[Field]) -> None:
+    """Convert text columns to numbers, if the table is in memory: each column that a field of type `tensor` reads and
+    in which fewer than one value in five is not a number. These values become missing values."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -143,7 +143,7 @@ def is_scanned(table: Table) -> bool:
     return table.num_rows <= _SCANNED
 
 
-def whole_rows(
+def find_complete_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
     """Return, by set, the rows that have every value that a field needs, and the rows that are left out because such a

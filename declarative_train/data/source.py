@@ -18,10 +18,10 @@ from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.files import plugin_data_not_run, remote_source, unknown_column
 from declarative_train.data.checks.values import column_does_not_fit
-from declarative_train.data.diagnostics import DataDraft, Place, source_problem, with_the_odd_value
+from declarative_train.data.diagnostics import DataDraft, Place, name_odd_value, source_problem
 from declarative_train.data.field_reader import base_of, columns_of
 from declarative_train.data.rows import RowOrder, SetRows, Windows, make_windows
-from declarative_train.data.skipping import Skipped, as_numbers, whole_rows
+from declarative_train.data.skipping import Skipped, convert_to_numbers, find_complete_rows
 from declarative_train.data.spec import FileRecord, WindowSpec
 from declarative_train.files.folders import files_below, list_remote, stamp_from_listing
 from declarative_train.files.open_files import is_known, is_remote, local_path, read_bytes, size_bytes, skip_bad_rows
@@ -90,26 +90,27 @@ def arrange_rows(
 
 
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """Open a source and return its table. `skips`: leave out rows that cannot be parsed, and convert a text column
-    that a field of type `tensor` reads to numbers if few of its values are not numbers. Raises SourceError."""
+    """Open a source and return its table. With `skips`, rows that cannot be parsed are left out, and a text column
+    that a field of type `tensor` reads becomes numbers if few of its values are not numbers. Raises SourceError."""
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
-        as_numbers(table, fields.values())
+        convert_to_numbers(table, fields.values())
     if lists := [name for field in fields.values() if field.takes_lists for name in field.wanted]:
         table.take_lists(lists)
     return table
 
 
-def keep_usable(
+def find_usable_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
     """Return, by set, the rows that can be used, and the rows that are left out. With `skips`, a row is left out if a
-    value that a field needs is missing (see `whole_rows`). Without `skips`, no row is left out. Raises SourceError."""
+    value that a field needs is missing (see `find_complete_rows`). Without `skips`, no row is left out. Raises
+    SourceError."""
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
-    return whole_rows(table, rows, columns)
+    return find_complete_rows(table, rows, columns)
 
 
 def open_sources(draft: DataDraft) -> dict[str | None, Table]:
@@ -150,7 +151,7 @@ def find_columns(
             if shape_error is None and source is not None and (None, name) in found:
                 shape_error = _other_shape(field, found[None, name], columns)
             if shape_error is not None:
-                shape_error = with_the_odd_value(shape_error, table, columns)
+                shape_error = name_odd_value(shape_error, table, columns)
                 place = f"data.fields.{name}.{shape_error.field or 'column'}"
                 span = draft.span(place if source is None else f"data.split.{source}.source")
                 draft.report(column_does_not_fit(span, name, shape_error.message, shape_error.help))

@@ -29,7 +29,7 @@ from declarative_train.data.checks.samples import (
 from declarative_train.data.diagnostics import DataDraft, Place
 from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
 from declarative_train.data.shared_sets import prepare_sets
-from declarative_train.data.source import arrange_rows, keep_usable
+from declarative_train.data.source import arrange_rows, find_usable_rows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.open_files import format_path
@@ -78,7 +78,7 @@ def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, Ro
 
 
 def _usable(draft: DataDraft, table: Table, rows: Mapping[str, SetRows]) -> dict[str, SetRows]:
-    kept, skipped = keep_usable(table, rows, draft.section.fields, skips=draft.skips)
+    kept, skipped = find_usable_rows(table, rows, draft.section.fields, skips=draft.skips)
     draft.skipped += [each for found in skipped.values() for each in found]
     return kept
 

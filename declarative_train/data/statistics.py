@@ -118,8 +118,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys as in the earlier run. If so, the statistics of that run are all
-        that it needs."""
+        """Return whether the field has the same keys as in the earlier run. If so, no other statistics than those of
+        that run are computed."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
@@ -140,7 +140,7 @@ def measure_missing(
     return {part.name: statistics.get(part.name, {}) | taken.get(part.name, {}) for part in parts}, problems
 
 
-def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
+def find_misreading(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
     """Return a diagnostic if the values of a field would change their meaning with the statistics and class numbers of
     the earlier run. `span`: the place in the recipe that names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)

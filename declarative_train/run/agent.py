@@ -255,7 +255,7 @@ def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -
     agent.watch.install()
     try:
         code = agent.run()
-        coordinator.part()
+        coordinator.wait_for_agents()
         return code, coordinator.lines
     except DistNetworkError as error:
         raise RunFailure(

@@ -142,9 +142,9 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Sum the counts over the ranks and return them as an event, with the predictions for the chosen samples.
-        `about`: (set, step). `wanted`: numbers of the chosen samples; `pictures`: their images, or None. `is_named`:
-        the event names the target, because the model has several such outputs."""
+        """Sum the counts over the ranks and return them as an event, together with the predictions for the chosen
+        samples. `about`: (set, step). `wanted`: numbers of the chosen samples. `pictures`: their images, or None.
+        `is_named`: the event names the target, because the model has several outputs that predict classes."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []

@@ -93,7 +93,7 @@ class Coordinator:
                 pass
         return self._order
 
-    def part(self) -> None:
+    def wait_for_agents(self) -> None:
         """Wait until all other agents that still answer have read that the run is over."""
         deadline_s = time.monotonic() + PARTING_S
         while self._store is not None and (now_s := time.monotonic()) < deadline_s:

@@ -46,7 +46,7 @@ def execute(
     meter.start()
     for batches in steps:
         due = step_schedule.at(state.step + 1)
-        meter.data_is_there(due.num_rows)
+        meter.count_arrival(due.num_rows)
         result = memory.step(due.step, batches, num_rows=due.num_rows, lr_factor=due.lr_factor, measure=due.log)
         window.add(due.step, result, due.num_rows)
         first_steps.add(due.step, result)
@@ -89,6 +89,6 @@ def execute(
         yield from after.final()
     values, value_steps = after.summary()
     yield from after.warn_of_nan(values)
-    if (waiting := meter.much_waiting(plan.data.workers, len(plan.layout.ranks) // plan.layout.num_nodes)) is not None:
+    if (waiting := meter.explain_wait(plan.data.workers, len(plan.layout.ranks) // plan.layout.num_nodes)) is not None:
         yield Notice(waiting, time.time())
     yield RunEnded(state.step, status, values, meter.seconds(), time.time(), value_steps)

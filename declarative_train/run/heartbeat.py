@@ -194,9 +194,9 @@ class Pace:
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the other ranks wait; [] if all ranks are alike. They are the ranks that no longer
-    write heartbeats; if there are none, those that wait in no collective; if all wait in one, those that have done the
-    fewest batches. `paces`: the pace of each rank."""
+    """Return the ranks for which the other ranks wait: those that no longer write heartbeats; if all write heartbeats,
+    those that wait in no collective; if all or none wait in one, those that have done the fewest batches. Return [] if
+    there is no difference between ranks. `paces`: the pace of each rank."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:

@@ -23,8 +23,8 @@ Terms = list[float | None]  # value of each loss term over a global batch; None:
 
 @dataclass(slots=True)
 class Means:
-    """Running sums for means. The mean of a loss term is over the steps in which it has valid items; each step counts
-    once, with its mean over the global batch. The mean of a metric is over rows."""
+    """Sums from which means are computed. The mean of a loss term is taken over the steps that have valid items for
+    it: the mean of each step's values over its global batch. The mean of a metric is taken over rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item

@@ -50,7 +50,7 @@ class Meter:
     def data_is_wanted(self) -> None:
         self._wanted_s = time.monotonic()
 
-    def data_is_there(self, num_rows: int) -> None:
+    def count_arrival(self, num_rows: int) -> None:
         """Count a step, whose batches have arrived with `num_rows` rows in all, and the time for which the step waited
         for them."""
         waited_s = time.monotonic() - self._wanted_s
@@ -94,7 +94,7 @@ class Meter:
             step_s=step_s,
         )
 
-    def much_waiting(self, workers: int, num_local: int) -> str | None:
+    def explain_wait(self, workers: int, num_local: int) -> str | None:
         """Return a message with advice if this rank spent much of its time waiting for data; otherwise None.
         `workers`: the plan's `data.workers`. `num_local`: number of ranks that share the cores of this machine."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)

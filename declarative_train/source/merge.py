@@ -121,7 +121,7 @@ class Merger:
             here = (*path, entry.name)
             there = merged.get(entry.name)
             if there is None:
-                merged[entry.name] = Entry(entry.key, self._fresh(here, entry.value))
+                merged[entry.name] = Entry(entry.key, self._as_new_value(here, entry.value))
             elif not (isinstance(entry.value, Scalar) and entry.value.is_empty):  # an empty value was diagnosed before
                 merged[entry.name] = Entry(entry.key, self._value(here, there.value, entry.value))
         return Mapping(tuple(merged.values()), over.span, len(merged) == 1 and (base.alone or over.alone))
@@ -143,7 +143,7 @@ class Merger:
                 self.diagnostics.append(set_inside_list(over.entries[0].key.span, name, base.span))
                 return base
             self.dropped.append(Dropped(path, base.span, over.span, "replaced"))
-        return self._fresh(path, over)
+        return self._as_new_value(path, over)
 
     def _another_type(self, path: Path, base: Mapping, over: Mapping) -> bool:
         mine, theirs, default = over.get("type"), base.get("type"), self.rules.default_type(path)
@@ -176,7 +176,7 @@ class Merger:
             if gone is not None:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
-    def _fresh(self, path: Path, node: Node) -> Node:
+    def _as_new_value(self, path: Path, node: Node) -> Node:
         """Return `node`, for a key that the base does not have, without the nulls in it. Report each of these nulls,
         because it removes nothing."""
         return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node

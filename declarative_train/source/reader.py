@@ -34,8 +34,8 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
-    """Read the text of a file. `role`: as in `SourceFile`. Return None and diagnostics if its bytes cannot be a recipe.
-    Raises OSError if the file cannot be opened."""
+    """Read the text of a file. `role`: the role of the file in the recipe (recipe, base, with or block). Return the
+    file, or None if its bytes cannot be a recipe, and diagnostics. Raises OSError if the file cannot be opened."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise OSError(0, "it is not an ordinary file")  # reading a pipe or a device might never end
     with open(path, "rb") as file:

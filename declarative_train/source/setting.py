@@ -54,7 +54,7 @@ def wrap_in_path(key: str, node: Node) -> Mapping | None:
 
 
 def as_option(setting: Mapping) -> str:
-    """Return a setting, as `read_setting` makes it, as the text to type after `--set`."""
+    """Return the text to type after `--set` for a setting, which is a mapping as `read_setting` returns it."""
     parts, node = list[str](), cast(Node, setting)
     while isinstance(node, Mapping) and len(node.entries) == 1:
         name = node.entries[0].name

@@ -61,7 +61,7 @@ class Templates:
             return node if same else Sequence(tuple(items), node.span)
         entries = []
         for entry in node.entries:
-            value = entry.value if _is_of_chats(entry) else self._node(entry.value, names, diagnostics)
+            value = entry.value if _is_chat_template(entry) else self._node(entry.value, names, diagnostics)
             entries.append(entry if value is entry.value else Entry(entry.key, value))
         return node if all(map(is_, entries, node.entries)) else Mapping(tuple(entries), node.span)
 
@@ -101,7 +101,7 @@ class Templates:
         return self._sandbox
 
 
-def _is_of_chats(entry: Entry) -> bool:
+def _is_chat_template(entry: Entry) -> bool:
     """Return whether an entry of the recipe is a chat template: its key is `template` and its value has `{% %}`
     statements, which templates of recipes do not have. A chat template is rendered for each dialogue, not when the
     recipe is read."""
@@ -187,13 +187,13 @@ class _Variables(MappingABC[str, object]):
             node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
             self._open.pop()
             self.diagnostics += found
-            failed = any(_is_left(scalar) for scalar in scalars(node))
+            failed = any(_is_unrendered(scalar) for scalar in scalars(node))
             self.known[name] = FAILED if failed else to_lists(node)
             if used_variables.num_reads > reads:
                 self.from_env.add(name)
         return self.known[name]
 
 
-def _is_left(scalar: Scalar) -> bool:
+def _is_unrendered(scalar: Scalar) -> bool:
     """Return whether a scalar is a template that is still unrendered."""
     return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)

@@ -29,8 +29,8 @@ class Fix(NamedTuple):
     """Edit of the recipe's text that corrects a mistake.
 
     `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
-    `replaces`: the word that the text at the span must be, bare or in quotes. If a template, an option or an alias
-    produced the value, the text has no such word, and the edit is not made (see `fixes.locate_fixes`).
+    `replaces`: the word, bare or in quotes, that the text at the span must be. If a template, an option or an alias
+    produced the value, the text is not this word, and the edit is not made (see `fixes.locate_fixes`).
     """
 
     span: Span

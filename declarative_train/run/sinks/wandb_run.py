@@ -1,8 +1,9 @@
 """Sink for Weights & Biases. Offline, everything is written to `wandb/` in the run's folder, for `wandb sync`.
 
 The run's id in W&B is in the file `wandb.json` of the run's folder, so that a resumed run continues the same W&B run.
-`step` is logged as a metric and is the x axis of all others: W&B's own step cannot decrease, as it does after a
-resume."""
+`step` is logged as a metric and is the x axis of all other metrics, because W&B's own step cannot decrease. The step
+of a run decreases if the run resumes from an earlier checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Lock on a run's folder, so that only one process writes to the run. The lock file names the process that has locked
 the folder.
 
-Forked ranks and loader workers inherit the lock. So it lasts until the last of them has exited, whatever the reason of
-the exit.
+Forked ranks and loader workers inherit the lock. So it lasts until the last of them has exited, for whatever reason.
 """
 
 from __future__ import annotations
