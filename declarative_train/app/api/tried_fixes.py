@@ -56,7 +56,7 @@ def with_tried_fixes(
 ) -> list[Diagnostic]:
     """Return the diagnostics, the first few of them with a fix found by trying. `static`: function that lints edited
     texts without the data. `full`: the same with all checks; None: only `static` is used. `asked`: the diagnostics for
-    which fixes are searched; None: the errors, or all diagnostics if none is an error."""
+    which fixes are searched; None: the errors, or the warnings if there is no error."""
     found = list(diagnostics)
     worst = [each for each in found if each.is_error] or [each for each in found if each.severity is Severity.WARNING]
     worst = worst if asked is None else [each for each in found if each in asked]

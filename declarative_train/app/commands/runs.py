@@ -104,7 +104,8 @@ def _seconds(record: Record) -> tuple[float | None, float | None]:
 
 
 def short_run(record: Record) -> str:
-    """Return the time of the run's start, which is part of its name. (The rest of the name is in another column.)"""
+    """Return the time in a run's name, with which it usually begins; otherwise the whole name. (The rest of the name is
+    in another column of the table.)"""
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 

@@ -73,8 +73,9 @@ def with_mode(record: Record) -> Settings:
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the columns of a table: those in `wanted`, then the values that at least half of the runs have. Metrics
-    come before losses, and other sets before the training set."""
+    """Return the columns of a table: first `wanted`, then other values, up to MOST_METRICS columns. Of the others,
+    values that at least half of the runs have come first; then metrics come before losses, and other sets before the
+    training set."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:

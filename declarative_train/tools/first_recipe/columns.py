@@ -142,7 +142,7 @@ def _shared(name: str, what: str) -> str:
 
 def _counts_groups(each: ColumnValues) -> bool:
     """Return whether the column `each` numbers groups of rows: its values in the order of the file are like 1, 1, 1, 2,
-    2, 3, 3, ..., with at least 20 groups of fewer than 20 rows."""
+    2, 3, 3, ..., with at least 20 groups, which have fewer than 20 rows on average."""
     import numpy as np
 
     rows = each.words.total()

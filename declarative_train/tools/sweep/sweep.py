@@ -165,7 +165,8 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait until the run in `folder` has stopped, if a sweep that was killed left it running."""
+        """Wait until the run in `folder` has stopped, if a sweep that was killed left it running; at most ORPHANS_S
+        seconds."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
