@@ -79,8 +79,8 @@ Not included:
 
 - temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context;
   [`dtrain fits`](fits.md) adds published figures for them
-- tensors that `compile` saves or keeps: on an H200, a compiled GPT-2 needed 10 GB where 18 GB were predicted, since the
-  compiled loss keeps no scores in float32 ([table](performance.md#gpus))
+- what `compile` saves in a block instead of what the uncompiled block saves. The compiled loss of GPUs is counted as it
+  is: it keeps no scores in float32 ([table](performance.md#gpus))
 - metrics and evaluations
 
 For a GPU the trace still chooses torch's CPU kernels. A training set that a run keeps on its GPU is added if the plan

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
+from benchmarks.gpu_models import jobs, recipe
+from declarative_train import recipe as recipe_room
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import EstimatePlan
+from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
 from declarative_train.planner.estimate.replay import StageTime, pipeline_s
 from declarative_train.planner.estimate.step_time import LOSS_PASSES
@@ -244,3 +250,24 @@ def test_a_mode_that_does_not_fit_is_told(compiled) -> None:
     assert (found.code, found.is_error) == ("P108", False)
     assert "ddp needs about" in found.message
     assert "parallelism: auto" in str(found.help)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("hardware", "compile", "measured_ms"),
+    [("h200-sxm", False, 56.9), ("h200-sxm", True, 41.6), ("a100-sxm-80gb", False, 103.6)],
+)
+def test_steps_of_resnet_50_as_measured(tmp_path: Path, hardware: str, compile: bool, measured_ms: float) -> None:
+    """On an H200 by `make bench-gpu`; on an A100 2,470 images/s by NVIDIA (DeepLearningExamples, 2021)."""
+    job = next(each for each in jobs(tiny=False) if each.name == "resnet_50")
+    data, path = tmp_path / "data.npz", tmp_path / "recipe.yaml"
+    np.savez_compressed(data, x=np.zeros((job.rows, 3, 224, 224), np.float32), y=np.arange(job.rows))
+    layout = {"device": "cuda", "hardware": hardware}
+    path.write_text(yaml.safe_dump(recipe(job, data, compiled=compile, layout=layout)))
+    loaded = recipe_room.load(str(path)).recipe
+    assert loaded is not None
+    plan, _ = compile_plan(loaded)
+    assert plan is not None
+    assert plan.estimate is not None
+    assert plan.estimate.step_s is not None
+    assert 0.8 < plan.estimate.step_s * 1e3 / measured_ms < 1.2

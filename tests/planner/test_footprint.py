@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ from declarative_train.planner.footprint.extrapolate import MemoryTrace, UnevenE
 from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.forked_process import ChildError, in_children
-from declarative_train.planner.footprint.live_bytes import LiveBytes
+from declarative_train.planner.footprint.live_bytes import LOSS, LiveBytes
 from declarative_train.planner.text.describe import describe
 from declarative_train.planner.text.estimate import _describe_traces
 from declarative_train.recipe.sections.parallelism import Axes
@@ -482,3 +482,21 @@ def test_the_plan_names_what_auto_left_untried() -> None:
     text = " ".join(_describe_traces(choice))
     assert "4 candidates" in text
     assert "faster and 1 more" in text
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_compiled_loss_of_a_gpu_keeps_no_scores(tmp_path: Path, device: Literal["cuda", "cpu"]) -> None:
+    plan = deep(tmp_path, "single", 1)
+    plan = replace(plan, layout=replace(plan.layout, device=device), training=replace(plan.training, precision="bf16"))
+
+    def loss_bytes(compile: bool) -> int:
+        moments = Forecast()._trace(replace(plan, training=replace(plan.training, compile=compile)), False)[0]
+        return int(moments[:, LOSS].max())
+
+    items = 16 * 32
+    gradient = items * 256 * 2  # of the scores, in bf16
+    if device == "cuda":
+        assert gradient <= loss_bytes(compile=True) <= gradient + 4 * items + 8 * items + 64  # and class numbers
+    else:  # where the compiler gets the blocks alone
+        assert loss_bytes(compile=True) == loss_bytes(compile=False)
+    assert loss_bytes(compile=False) >= 3 * gradient

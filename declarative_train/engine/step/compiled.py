@@ -9,7 +9,7 @@ limit is raised to the number that the units may need."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import torch
 from torch import fx, nn
@@ -43,10 +43,16 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths:
 def compile_losses(modules: Iterable[nn.Module]) -> None:
     """Compile the sums of cross entropies in place. Uncompiled, the conversion of scores to float32, their softmax and
     the backward of both each read and write all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and
-    50,304 classes in bf16. A loss whose classes are divided over ranks communicates and stays uncompiled."""
+    50,304 classes in bf16."""
+    for module in losses_to_compile(modules):
+        module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
+
+
+def losses_to_compile(modules: Iterable[nn.Module]) -> Iterator[OverClasses]:
+    """Yield the cross entropies, except those whose classes are divided over ranks, since they communicate."""
     for module in modules:
         if isinstance(module, OverClasses) and isinstance(module.function, CrossEntropyFunction):
-            module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
+            yield module
 
 
 def share_classes(module: nn.Module) -> None:

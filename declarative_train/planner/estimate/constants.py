@@ -26,6 +26,9 @@ class Constants:
     attention_efficiency  rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
                           0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an H100's
                           (Shah et al., FlashAttention-3, 2024)
+    convolution_efficiency the same for convolutions, channels last. With it a step of ResNet-50 in bf16 is predicted at
+                          0.86 of the time on an H200 (`make bench-gpu`) and 1.06 on an A100 (2,470 images/s, NVIDIA
+                          DeepLearningExamples, 2021)
     memory_efficiency     part of the memory bandwidth that kernels reach: 1.75 of 2.04 TB/s on an A100 (BabelStream)
     call_s                time of the host for one operation: Python, dispatcher, launch. An assumption for our engine
     link_efficiency       part of a link's figure that large collectives reach inside a node: 235 of 300 GB/s on A100s
@@ -56,6 +59,7 @@ class Constants:
 
     product_ramp_s: float = 46e-6
     attention_efficiency: float = 0.6
+    convolution_efficiency: float = 0.45
     memory_efficiency: float = 0.86
     call_s: float = 10e-6
     link_efficiency: float = 0.78

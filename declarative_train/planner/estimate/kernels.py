@@ -36,6 +36,7 @@ from declarative_train.planner.estimate.rank_model import Sums
 
 ROWS = (2, 4)
 MEMORY, PRODUCT, ATTENTION = 0, 1, 2  # kinds of kernels: elementwise and moves, matrix products, fused attention
+CONVOLUTION = 5
 SUMMED, SUMMED_FAR = 3, 4  # all-reduce between the ranks that divide a layer, inside a node and beyond
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64} | HALF
@@ -270,6 +271,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         moved = sum(map(_num_bytes, read)) + sum(map(_num_bytes, written))
         if name == "embedding":  # reads the rows of the ids only
             moved = 2 * sum(map(_num_bytes, written))
+        if "batch_norm" in name:  # reads its inputs twice: for the statistics, and to apply them
+            moved += sum(_num_bytes(each) for each in read if each.dim() > 1)
         if name.startswith("_scaled_dot_product"):
             self.calls.append((_attention_flops(name, args), moved, ATTENTION, 1))
         elif "rnn" in name or "lstm" in name or "gru" in name:
@@ -278,7 +281,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = flop_registry.get(func.overloadpacket)
             flops = 0 if count is None else count(*args, **(kwargs or {}), out_val=result)
             draws = args[0].numel() if name == "native_dropout" else 0
-            self.calls.append((flops or draws, moved, PRODUCT if flops else MEMORY, 1))
+            kind = (CONVOLUTION if "convolution" in name else PRODUCT) if flops else MEMORY
+            self.calls.append((flops or draws, moved, kind, 1))
         return result
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.planner.estimate.constants import Link, Machine
-from declarative_train.planner.estimate.kernels import ATTENTION, MEMORY, SUMMED, SUMMED_FAR, Kernels
+from declarative_train.planner.estimate.kernels import ATTENTION, CONVOLUTION, MEMORY, SUMMED, SUMMED_FAR, Kernels
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
 from declarative_train.planner.estimate.replay import StageTime, pipeline_s
@@ -197,7 +197,9 @@ def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int,
         moved[is_memory] *= constants.fused_traffic
         calls[is_memory] *= constants.fused_calls
     memory_s = moved / machine.memory_per_s
-    rate = peak * hardware.reached * np.where(kernels.kind == ATTENTION, constants.attention_efficiency, 1.0)
+    rate = np.full(len(flops), peak * hardware.reached)
+    rate[kernels.kind == ATTENTION] *= constants.attention_efficiency
+    rate[kernels.kind == CONVOLUTION] *= constants.convolution_efficiency
     product_s = flops / rate + kernels.calls * constants.product_ramp_s
     product_s = np.maximum(product_s, memory_s) if constants.runs_ahead else product_s + memory_s
     device_s = np.where(is_memory, memory_s + flops * constants.draw_s, product_s)

@@ -20,6 +20,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine, get_process_batch
+from declarative_train.engine.step.compiled import losses_to_compile
 from declarative_train.engine.step.model_preparation import allocate, lay_out, materialise, widen
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.graph.grouped_products import GROUPED, empty_grouped_product
@@ -96,7 +97,8 @@ def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> in
 def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
     """Run a step of `rank`, with existing optimizer state, and return the count of its live bytes. `is_begun`:
     gradients of earlier accumulation steps exist too."""
-    plan = replace(plan, weights=())
+    has_compiled_losses = plan.training.compile and plan.layout.device == "cuda"
+    plan = replace(plan, weights=(), training=replace(plan.training, compile=False))
     live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
     with ExitStack() as stack:
         stack.enter_context(default_dtype(plan))
@@ -110,6 +112,9 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
         stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
         stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
+        if has_compiled_losses:
+            for module in losses_to_compile(engine.objective.modules):
+                module.sum = _sum_as_compiled  # type: ignore[method-assign]
         _begin_state(engine)
         if is_begun or keeps_buckets(plan):
             engine.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
@@ -120,6 +125,24 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
             engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False
         )
     return live
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Sum of cross entropies in the memory of the kernels that the compiler makes: the scores are read as they are, the
+    forward keeps one number for each item, and the backward writes the gradient of the scores."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, num_items: int) -> torch.Tensor:
+        ctx.save_for_backward(scores, scores.new_empty(num_items, dtype=torch.float32))
+        return scores.new_empty((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return torch.empty_like(ctx.saved_tensors[0]), None
+
+
+def _sum_as_compiled(scores: torch.Tensor, target: torch.Tensor, *_: Any) -> torch.Tensor:
+    return _FusedLoss.apply(scores, target.numel())  # type: ignore[no-untyped-call, no-any-return]
 
 
 def keeps_buckets(plan: Plan) -> bool:

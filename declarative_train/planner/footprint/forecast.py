@@ -246,16 +246,15 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return (plan to trace, whether gradients exist from the beginning). The plan is not compiled and has few ranks
-    and at most two accumulation steps, the second of which finds the gradients of the first. If all accumulation steps
+    """Return (plan to trace, whether gradients exist from the beginning). The plan has few ranks and at most two
+    accumulation steps, the second of which finds the gradients of the first. If all accumulation steps
     need the same memory, one is traced, with existing gradients."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
         batch = replace(batch, accumulation=1 if is_begun else min(2, batch.accumulation))
     layout = replace(plan.layout, device=_device(plan.layout))
-    training = replace(plan.training, compile=False)
-    return fewer_ranks(replace(plan, batch=batch, weights=(), training=training, layout=layout)), is_begun
+    return fewer_ranks(replace(plan, batch=batch, weights=(), layout=layout)), is_begun
 
 
 def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:

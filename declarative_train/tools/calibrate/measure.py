@@ -93,6 +93,7 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
         DEFAULT,
         product_ramp_s=0.0,
         attention_efficiency=_attention_rate() / peaks["fp32"],
+        convolution_efficiency=1.0,
         memory_efficiency=1.0,
         link_efficiency=1.0,
         link_latency_s=latency_s,
