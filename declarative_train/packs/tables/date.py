@@ -158,7 +158,8 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the values of a column of counts as numbers. (In new rows from a csv file they are texts.)"""
+        """Return the values of a column that counts seconds or another unit since 1970, as numbers. (In new rows from a
+        csv file they are texts.)"""
         import numpy as np
 
         if values.dtype != object:

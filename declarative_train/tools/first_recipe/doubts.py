@@ -1,5 +1,5 @@
-"""Columns from which the target can be predicted without other columns. Often such a column is not known before the
-target is."""
+"""Columns from which the target can be predicted without other columns. Such a column is often unknown when the target
+is to be predicted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Step that each process runs in a verification. First one process runs a training step and writes it to files; then
-the ranks of the requested mode run the same step and compare it with these files."""
+"""Training step of a verification, as each process runs it. First one process runs the step and writes it to files;
+then the ranks of the requested mode run the same step and compare it with these files."""
 
 from __future__ import annotations
 
