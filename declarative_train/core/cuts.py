@@ -55,8 +55,8 @@ class ParameterCut:
 @dataclass(frozen=True, slots=True)
 class NodeCut:
     """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` or `expert`
-    axis. `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for the
-    experts in a model of a library, the number of elements that are sent to them per position."""
+    axis. `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for
+    experts in a model of a library, the number of elements per position that are sent to them."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
