@@ -254,7 +254,7 @@ def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
     """Report the columns and rows that no field reads. `main`: table of the main source. `parts`: reader of each
-    field. `tables`: the table of each source, as packs have changed it."""
+    field. `tables`: table of each source, after packs may have changed it."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))

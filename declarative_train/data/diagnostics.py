@@ -283,7 +283,7 @@ class DataDraft:
         self.diagnostics.append(diagnostic)
 
     def column_span(self, name: str, field: Field, column: str) -> Span:
-        """Return the span at which the recipe names a column of a field."""
+        """Return the span of the key that names a column of a field in the recipe."""
         for position, unwanted in enumerate(field.unwanted):
             if unwanted == column:
                 single = isinstance(getattr(field, "exclude", None), str)

@@ -1,12 +1,14 @@
 """Mixture of sources: (seed, epoch, position) -> source, and sample of that source.
 
 share      integer weight of a source
-schedule   for each position the source, and how many earlier positions have this source. It is a binary tree of
-           choices, built from the smallest shares up (Huffman, 1952). Of every m turns of a choice, a go to the left:
-           turn t does so if (t a + m/2) // m increases (Bresenham, 1965). Before any position, the count of each
-           source differs from its share by less than 2; after m turns of the root, it is exact.
-pass       a source gives each of its n samples once, then each again in another order, and so on: pass p consists
-           of its turns from p n on, independent of the epochs of the mixture
+schedule   decides which source gives the sample at each position, and counts how many earlier positions have the same
+           source. It is a binary tree of choices, in which the smallest shares are joined first (Huffman, 1952). A
+           choice sends `left` of every `parts` turns to its left side: turn t goes there if
+           (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). Before any position, the number of
+           uses of a source differs from its share of the positions by less than 2; after `parts` turns of the root,
+           the numbers are exact
+pass       a source gives each of its n samples once, then each once more in another order, and so on: pass p consists
+           of the turns of the source from p * n on, independent of the epochs of the mixture
 
 There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much as
 0. An epoch has as many positions as the sources have samples.

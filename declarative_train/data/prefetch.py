@@ -295,9 +295,9 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function (number) -> list of batches, for a thread to call: it returns the next result of `made`,
-    whatever the number. The loader processes are started here, before the thread: a fork while another thread computes
-    may inherit a lock that is never released."""
+    """Return a function for a thread to call: it returns the next result of `made`, whatever number it gets. The
+    loader processes are started here, before the thread: a fork while another thread computes may inherit a lock that
+    is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:

@@ -312,7 +312,7 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Return the starts of blocks (blocks + 1,) after each block with more than `most` samples was cut into equal
+    """Return the starts of blocks (blocks + 1,), after cutting each block with more than `most` samples into equal
     parts."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)

@@ -111,8 +111,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the starts of the table's blocks, if `rows` are in the order of the file; otherwise None. With them, a
-    set can get a share of each block."""
+    """Return the starts of the table's blocks, from which a set can get a share of each block. Return None if `rows`
+    are not in the order of the file, or the table has no blocks."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:

@@ -102,8 +102,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Mark the work as done. Later signals are ignored, except that this process then exits immediately if another
-        rank has exited: the launcher would wait half a minute for this process."""
+        """Mark the work as done. From now on signals do not stop the work. If a signal arrives and another rank has
+        exited, this process exits immediately; otherwise the launcher would wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:

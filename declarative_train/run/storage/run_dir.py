@@ -326,9 +326,9 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return, with its newest complete checkpoint, the newest run in a folder of runs that has one; None if no run has
-    a checkpoint. Raises RunFailure if another process is running this run or a newer one, and NoWholeCheckpoint if all
-    checkpoints are damaged."""
+    """Return the newest run in a folder of runs that has a complete checkpoint, and the newest such checkpoint of this
+    run; None if no run has a checkpoint. Raises RunFailure if another process is running this run or a newer one, and
+    NoWholeCheckpoint if all checkpoints are damaged."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
