@@ -7,7 +7,7 @@ schedule   decides which source gives the sample at each position, and counts ho
            (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). Before any position, the number of
            uses of a source differs from its share of the positions by less than 2; after `parts` turns of the root,
            the numbers are exact
-pass       a source gives each of its n samples once, then each once more in another order, and so on: pass p consists
+pass       a source gives each of its n samples once, then each again in another order, and so on: pass p consists
            of the turns of the source from p * n on, independent of the epochs of the mixture
 
 There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much as

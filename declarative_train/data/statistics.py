@@ -118,8 +118,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys as in the earlier run. If so, no other statistics than those of
-        that run are computed."""
+        """Return whether the field has the same keys as in the earlier run. If so, the statistics of that run are
+        used, and none are computed."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 

@@ -338,9 +338,8 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return {key of `tensors`: this rank's part of the undivided tensor}. It has the parameters that the axis
-        `tensor` or `expert` divides, their averages, and optimizer state of the same shape, but no undivided
-        tensors."""
+        """Return {key of `tensors`: this rank's part of the undivided tensor}, for parameters that the axis `tensor`
+        or `expert` divides, their averages, and optimizer state of the same shape. Undivided tensors are left out."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]

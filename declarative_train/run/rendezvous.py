@@ -1,10 +1,10 @@
 """Rendezvous of ranks: a TCPStore of torch, served by a process of its own, and the handler with which torch's elastic
 launcher uses it.
 
-Through this store the agents of all nodes agree on the nodes of a round (`run/coordinator.py`). For torch's launcher
-each node is the only one, because the launcher's own barriers between nodes would wait for minutes for a lost node. Of
-torch's rendezvous backends, `c10d` waits for keys of the previous round if a node is replaced, and `static` admits no
-node a second time.
+Through this store the agents of all nodes agree on the nodes of a round (`run/coordinator.py`). torch's launcher on
+each node is configured as if this node were the only one, because the launcher's own barriers between nodes would wait
+for minutes for a lost node. torch's own rendezvous backends are not used: `c10d` waits for keys of the previous round
+if a node is replaced, and `static` admits no node a second time.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class StopRequest:
 
     def finish(self) -> None:
         """Mark the work as done. From now on signals do not stop the work. If a signal arrives and another rank has
-        exited, this process exits immediately; otherwise the launcher would wait half a minute for it."""
+        exited, this process exits immediately, because the launcher would otherwise wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:

@@ -208,8 +208,8 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     """interleaved-windows (D023)
 
     Finds: windows over rows whose `sort` column holds the same value more than once, without `by`.
-    Why:   the rows of two meters measured at the same time, for example, then alternate, and every window jumps from
-           one to the other: `by` names the column that separates them.
+    Why:   if two sensors were measured at the same times, for example, their rows alternate, and every window has
+           rows of both. `by` names the column that separates them.
     Diff:
         data:
           source: {path: data/days.csv}
