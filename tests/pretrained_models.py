@@ -2,9 +2,9 @@
 
 Every language model, encoder and vision model is made from a tiny random config, written by `save_pretrained`, read by
 `from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. A
-language model is also divided over two ranks of `tensor`, and of `expert`. The table is docs/transformers-models.md.
-With CLASS: the rows of those alone. With --check: the page is only compared. With --tensor or --expert: only the
-columns of these axes are made.
+language model is also divided over two ranks of `tensor`, of `expert`, and of `pipeline`. The table is
+docs/transformers-models.md. With CLASS: the rows of those alone. With --check: the page is only compared. With
+--tensor, --expert or --pipeline: only the columns of these axes are made.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +32,14 @@ import yaml
 from transformers.models.auto import modeling_auto as auto
 
 import declarative_train as dt
+from declarative_train.components.component import ModelParts
 from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.libraries.modules.division import UNNAMED
 from declarative_train.packs.pretrained.libraries.modules.node import bare
 from declarative_train.packs.pretrained.libraries.transformers import Transformers
-from tests.thread_ranks import SIZE, compare, use_float64
+from tests.thread_ranks import SIZE, compare, compare_parts, use_float64
 
 PAGE = Path(__file__).parent.parent / "docs" / "transformers-models.md"
 ROWS, TOKENS, VOCABULARY, SIDE, CLASSES = 16, 16, 64, 64, 3
@@ -45,13 +47,17 @@ MOST_PARAMETERS = 20_000_000
 LIMIT_S = 120
 WORKS = "yes"
 DIVIDED_KIND = "Language models"
-COLUMNS: dict[str, CutKind] = {"tensor": "inside", "expert": "experts"}
+KINDS: dict[str, CutKind] = {"tensor": "inside", "expert": "experts"}
+COLUMNS = ("tensor", "expert", "pipeline")
 DIVIDED = """\
 The columns `tensor: 2` and `expert: 2` have the share of the parameters that two ranks of the axis divide, by the
 library's `base_model_tp_plan` and `base_model_ep_plan`, and why others stay whole: for `tensor` attention, a
 feed-forward network or an embedding; for `expert` the whole model. {tensor} and {expert} of {rows} are divided: outputs
-and gradients are those of the undivided model, to 1e-9 in float64. The library's `base_model_pp_plan` is not used for
-any class, since a node is in one stage of a pipeline.\
+and gradients are those of the undivided model, to 1e-9 in float64.
+
+The column `pipeline: 2` has the number of parts between which a pipeline can be cut, by the library's
+`base_model_pp_plan`, or why the model stays in one stage. {pipeline} of {rows} have parts: computed one after the
+other, they give the same outputs and gradients.\
 """
 
 _SIZES = {
@@ -324,9 +330,8 @@ def walk_apart(model: Model) -> str:
 
 
 def divide(model: Model, axis: str) -> str:
-    """Return the share of the parameters that two ranks of `axis` divide, and why others stay whole; or why it does not
-    work."""
-    kind = COLUMNS[axis]
+    """Return the share of the parameters that two ranks of `axis` divide, and why others stay whole, or the number of
+    parts for a pipeline; or why it does not work."""
     try:
         with failing("transformers cannot make it from a tiny config"):
             config = config_of(model)
@@ -336,18 +341,16 @@ def divide(model: Model, axis: str) -> str:
         layer, inputs = Transformers.from_data(data), {"main": TensorSpec((TOKENS,), "int64", num_values=VOCABULARY)}
         with failing("refused"):
             module = bare(layer, inputs)
-            cut = layer.cut(kind, inputs, SIZE)
-        if not isinstance(cut, LayerCut):
-            return f"whole: {cut or f'transformers has no expert plan for a `{model.name}`'}"
-        tokens = torch.randint(3, VOCABULARY, (2, TOKENS), generator=torch.Generator().manual_seed(0))
-        # float64 has no grouped product
-        has_experts = any(part.kind in ("hidden", "experts") for part in cut.parts.values())
+            cut = layer.cut(KINDS[axis], inputs, SIZE) if axis in KINDS else layer.split(inputs)
         is_narrow = model.name in IN_FLOAT32
-        tried = [*[(torch.float64, 1e-9)] * (not is_narrow), *[(torch.float32, 1e-3)] * (is_narrow or has_experts)]
-        for dtype, most in tried:
-            with failing(f"in {dtype}"), use_float64():
-                if (difference := compare(layer, inputs, tokens, dtype, kind)) > most:
-                    raise FailureError(f"differs by {difference:.0e} in {dtype}")
+        if isinstance(cut, ModelParts):
+            try_in_both(is_narrow, False, partial(compare_parts, layer, inputs))
+            return f"{len(cut.outputs)} parts{', compared in float32' * is_narrow}"
+        if not isinstance(cut, LayerCut):
+            reason = cut or f"transformers has no expert plan for a `{model.name}`"
+            return f"{'one stage' if axis == 'pipeline' else 'whole'}: {reason}"
+        has_experts = any(part.kind in ("hidden", "experts") for part in cut.parts.values())
+        try_in_both(is_narrow, has_experts, partial(compare, layer, inputs, kind=KINDS[axis]))
     except FailureError as problem:
         return str(problem)
     named = dict(module.named_parameters())
@@ -357,6 +360,17 @@ def divide(model: Model, axis: str) -> str:
     reasons = dict.fromkeys(_WITHOUT_NUMBERS.sub("*", part.reason) for part in cut.parts.values() if part.reason)
     reasons.pop(UNNAMED, None)
     return "; ".join([f"{share:.0%}{', compared in float32' * is_narrow}", *reasons])
+
+
+def try_in_both(is_narrow: bool, has_experts: bool, compared: Callable[[torch.Tensor, torch.dtype], float]) -> None:
+    """Raise FailureError if the result of `compared` is too large. `has_experts`: it is tried in float32 too, since
+    float64 has no grouped product; `is_narrow`: in float32 alone."""
+    tokens = torch.randint(3, VOCABULARY, (2, TOKENS), generator=torch.Generator().manual_seed(0))
+    tried = [*[(torch.float64, 1e-9)] * (not is_narrow), *[(torch.float32, 1e-3)] * (is_narrow or has_experts)]
+    for dtype, most in tried:
+        with failing(f"in {dtype}"), use_float64():
+            if (difference := compared(tokens, dtype)) > most:
+                raise FailureError(f"differs by {difference:.0e} in {dtype}")
 
 
 IN_FLOAT32 = ("Inkling2ForCausalLM", "KimiLinearForCausalLM")

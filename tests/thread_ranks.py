@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from declarative_train.components.component import ModelParts
 from declarative_train.components.layers.modules.divided import TensorRanks, cut_parameters
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
 from declarative_train.core.cuts import CutKind, LayerCut, RankCut
@@ -167,6 +168,52 @@ def compare(
     return largest
 
 
+def compare_parts(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype) -> float:
+    """Return the largest difference, as in `compare`, of the parts for a pipeline, computed one after the other, from
+    the whole model."""
+    found = layer.split(inputs)
+    assert isinstance(found, ModelParts)
+    whole = build_node(layer, inputs)
+    whole.load_state_dict(draw_model(layer, inputs, 0).state_dict())
+    parts = {path: layer.take_part(path).build(inputs) for path in found.outputs}
+    values = dict(whole.named_parameters(remove_duplicate=False))
+    for path, part in parts.items():
+        with torch.no_grad():
+            for name, item in part.named_parameters(remove_duplicate=False):
+                item.copy_(values[f"{path}.{name}"])
+    for module in (whole, *parts.values()):
+        _prepare(module, dtype)
+    chain = _Chain(list(parts.values()))
+    wanted, gradients = _step(whole, layer, tokens, slice(None))
+    output, _ = _step(chain, layer, tokens, slice(None))
+    largest = _difference(wanted, output, float(wanted.abs().max()))
+    own: dict[str, list[Tensor]] = {}
+    for path, part in parts.items():
+        for name, item in part.named_parameters():
+            if item.grad is not None:
+                full = f"{path}.{name}"
+                own.setdefault(found.ties.get(full, full), []).append(item.grad)
+    top = max(float(item.abs().max()) for item in gradients.values() if item is not None)
+    for name, gradient in gradients.items():
+        if gradient is not None:
+            scale = max(float(gradient.abs().max()), 1e-6 * top)
+            largest = max(largest, _difference(gradient, torch.stack(own[name]).sum(0), scale))
+    return largest
+
+
+class _Chain(nn.Module):
+    """Module that computes modules one after the other."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor, *others: None) -> Tensor:
+        for part in self.parts:
+            x = part(x, *others)
+        return x
+
+
 def _divide(
     layer: Transformers,
     inputs: Mapping[str, TensorSpec],
@@ -204,8 +251,9 @@ def _block(whole: Tensor, first: Sequence[int], block: Tensor) -> Tensor:
 
 def _prepare(model: Any, dtype: torch.dtype) -> None:
     model.to(dtype).eval()
-    if dtype == torch.float64 and callable(choose := getattr(model, "set_experts_implementation", None)):
-        choose("eager")  # the grouped product has no float64
+    for part in model.modules():
+        if dtype == torch.float64 and hasattr(part, "_is_expert_parallel"):
+            part.config._experts_implementation = "eager"  # the grouped product has no float64
 
 
 def _step(

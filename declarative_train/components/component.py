@@ -96,6 +96,14 @@ class ShapeError(NamedTuple):
     lacks_key: bool = False
 
 
+class ModelParts(NamedTuple):
+    """Parts of a library's model, computed one after the other. `outputs`: the output of each part, by its path, in
+    order. `ties`: name of a parameter -> name of the parameter that it is the same tensor as."""
+
+    outputs: Mapping[str, TensorSpec]
+    ties: Mapping[str, str]
+
+
 class Layer(Component, ABC):
     """Layer: a component that a node of the model graph uses. In its methods, `inputs` maps each *connected* port to
     its TensorSpec."""
@@ -161,6 +169,15 @@ class Layer(Component, ABC):
         """Return the paths of the submodules of `module` that `fully_shard`, activation checkpointing and compilation
         treat as units of their own."""
         return ()
+
+    def split(self, inputs: Mapping[str, TensorSpec]) -> "ModelParts | str":
+        """Return the parts of a library's model that different stages of a pipeline can compute, or a sentence that
+        says why all of it is in one stage."""
+        return "its library has no plan for a pipeline"
+
+    def take_part(self, path: str) -> "Layer":
+        """Return the layer that computes the part `path` of the model (`split`)."""
+        raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
         """Return a copy of the layer in which sizes that depend on the range of these inputs (a number of classes) are

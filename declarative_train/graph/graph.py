@@ -19,7 +19,8 @@ Edge = str
 class Node:
     """Call of a layer, an expression or a block. By `kind`, a node has:
 
-    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge
+    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge; `model_parts`: for
+                a model of a library in a pipeline, the graph of its parts, which the stages have in its place
     expression  `expression`: its text, with positions for names (components/expressions); `inputs`: name -> edge
     block       `graph`: the body; `inputs`: input of the body -> edge; `block`: the block's type name, for display
     reuse       `target`: the node of this graph whose module is called again"""
@@ -33,6 +34,7 @@ class Node:
     block: str | None = None
     graph: Graph | None = None
     target: str | None = None
+    model_parts: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)

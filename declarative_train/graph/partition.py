@@ -83,19 +83,20 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph in which each block that contains one of the paths `units` is replaced by its nodes. A block
-    that is called again is not replaced."""
+    """Return the graph in which each block that contains one of the paths `units`, and each model of a library with
+    parts, is replaced by its nodes. A block that is called again is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
     holders = above(units)
     for node in graph.nodes:
         inputs = {port: moved.get(edge, edge) for port, edge in node.inputs.items()}
-        if node.graph is None or node.name not in holders or node.name in reused:
+        inner_graph = node.model_parts or (node.graph if node.name in holders else None)
+        if inner_graph is None or node.name in reused:
             nodes.append(replace(node, inputs=inputs))
             continue
         below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
-        body = open_blocks(node.graph, below)
+        body = open_blocks(inner_graph, below)
         outside = _outside(node.name, body, inputs)
         nodes += [_rename_inner(inner, node.name, outside) for inner in body.nodes]
         moved |= {f"{node.name}:{output}": outside[edge] for output, edge in body.outputs.items()}

@@ -14,6 +14,9 @@ from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugins import plugin_layers
 from declarative_train.graph.graph import Node
 
+PART = "part_of_model"
+"""Key in a node's component: the path of the part of a library's model that the node computes."""
+
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
     """Return the layer of a node. `plugins`: paths of plugin files; a plugin's layer is found by the file's text, and
@@ -25,8 +28,10 @@ def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> 
 @lru_cache(maxsize=4096)
 def _read(component: str, plugins: tuple[str, ...]) -> Layer:
     data = json.loads(component)
-    adapters = data.pop(KEY, None)
+    adapters, part = data.pop(KEY, None), data.pop(PART, None)
     layer = _layer_class(data["type"], plugins).from_data(data)
+    if part is not None:
+        return layer.take_part(part)
     return layer if adapters is None else Adapted.read(layer, adapters)
 
 

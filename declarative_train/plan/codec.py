@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import in_texts, masked, names_in, with_names, with_values
 from declarative_train.core.untrusted import parse_json
+from declarative_train.plan.model_parts import join_models
 from declarative_train.plan.plan import PLAN_VERSION, Plan
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
@@ -138,7 +139,7 @@ def is_as_signed(text: str) -> bool:
 
 def deciding(plan: Plan) -> dict[str, object]:
     """Return the part of a plan that the fingerprint covers, as plain data."""
-    data = to_data(plan)
+    data = to_data(join_models(plan))
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}
     found |= {"training": {key: training[key] for key in _TRAINING}}

@@ -33,6 +33,7 @@ from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import mean_flops, plan_flops
 from declarative_train.plan.input_scale import check_inputs
 from declarative_train.plan.length_buckets import lower_buckets
+from declarative_train.plan.model_parts import split_models
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
@@ -320,6 +321,10 @@ def _assemble(
     keeping = (plan_checkpoint(recipe, timing), plan_logging(recipe, timing))
     diagnostics += timing.diagnostics
     if parameters is None:
+        return None, diagnostics
+    lowered, parameters, found = split_models(recipe, lowered, parameters)
+    diagnostics += found
+    if any(item.is_error for item in found):
         return None, diagnostics
     layout, found = assign_ranks(recipe, lowered, parameters, batch)
     diagnostics += found

@@ -30,6 +30,7 @@ RULES: dict[str, str] = {
     "P111": "cuts.experts_do_not_divide",
     "P112": "cuts.no_experts",
     "P113": "cuts.positions_not_divided",
+    "P114": "stages.model_in_one_stage",
     "R101": "samples.batch_larger_than_data",
     "R102": "samples.no_tokens",
     "R103": "samples.past_the_end",

@@ -76,7 +76,7 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     """too-few-nodes (P104)
 
     Finds: more pipeline stages than nodes with parameters.
-    Why:   a stage needs at least one node with parameters, and nodes are not split.
+    Why:   a stage needs at least one node with parameters, and nodes are not split, except models of transformers.
     Bad:
         parallelism: {pipeline: {stages: 3, microbatches: 3}}
         layout: {gpus: 3}
@@ -89,6 +89,33 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     listed = ", ".join(nodes[:8]) + (f", and {len(nodes) - 8} more" if len(nodes) > 8 else "")
     message = f"{format_count(stages, 'stage')}, but only {format_count(len(nodes), 'node')} with parameters"
     return error("P104", span, message, f"at most {len(nodes)}: {listed}" if nodes else None)
+
+
+def model_in_one_stage(span: Span, path: str, reason: str, *, is_error: bool) -> Diagnostic:
+    """model-in-one-stage (P114)
+
+    Finds: a pipeline for a model of transformers or timm that stays in one stage; an error if the rest of the model has
+           too few nodes for the other stages.
+    Why:   its stages are cut between its layers, as the library's plan for the class says (`base_model_pp_plan`,
+           transformers-models.md). A class without a plan, or whose layers read more than the output of the layer
+           before, cannot be cut.
+    Diff:
+        model:
+          graph:
+            hidden: {type: reshape, shape: [B, 8, 8], input: pixels}
+            act:
+              type: transformers
+              config: {model_type: bert, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, vocab_size: 9}
+              inputs: {inputs_embeds: hidden}
+            flat: {type: flatten, input: act}
+            logits: {type: linear, out_features: 10, input: flat}
+    -   parallelism: {pipeline: {stages: 2, microbatches: 2}}
+    +   parallelism: fsdp
+        layout: {gpus: 2}
+    """
+    message = f"`{path}` stays in one stage: {reason}"
+    hint = "use fsdp, or a block such as `llama` or `gpt`"
+    return (error if is_error else warning)("P114", span, message, hint)
 
 
 def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: str) -> Diagnostic:

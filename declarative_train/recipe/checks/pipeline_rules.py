@@ -66,7 +66,7 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     steps = accumulation(training, draft.parallelism, layout)
     if ranks is None or steps is None or pipeline.stages % ranks:
         return
-    if draft.scope is not None and num_nodes(draft.scope) < pipeline.stages:
+    if draft.scope is not None and _lacks_nodes(draft.scope, pipeline.stages):
         return  # P017 is reported: fewer stages need fewer microbatches
     number, schedule = steps * pipeline.microbatches, PIPELINE_SCHEDULES[pipeline.schedule]
     most = 2 * number + pipeline.stages
@@ -141,7 +141,7 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """more-stages-than-nodes (P017)
 
     Finds: more pipeline stages than the model has nodes.
-    Why:   a stage has at least one node, and nodes are not split, including those of `transformers` and `timm`.
+    Why:   a stage has at least one node, and nodes are not split, except models of `transformers` (P114).
     Bad:
         parallelism: {pipeline: {stages: 64, microbatches: 64}}
         layout: {gpus: 64}
@@ -153,21 +153,21 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """
     if (pipeline := draft.pipeline) is None or draft.scope is None:
         return
-    stages, nodes = pipeline.stages, num_nodes(draft.scope)
-    if stages > nodes:
-        message = f"{format_count(stages, 'stage')}, but the model has only {format_count(nodes, 'node')}"
-        hint = f"at most {nodes}"
-        if whole := next(_library_nodes(draft.scope), None):
-            hint = (
-                f"`{whole.path}` is one {whole.layer.type} model, which cannot be split; use fsdp, or a block such "
-                "as `llama`, `gpt` or `vit`"
-            )
-        yield error("P017", draft.span("parallelism.pipeline.stages"), message, hint)
+    if _lacks_nodes(draft.scope, pipeline.stages):
+        nodes = num_nodes(draft.scope)
+        message = f"{format_count(pipeline.stages, 'stage')}, but the model has only {format_count(nodes, 'node')}"
+        yield error("P017", draft.span("parallelism.pipeline.stages"), message, f"at most {nodes}")
 
 
-def _library_nodes(scope: Scope) -> Iterator[LayerNode]:
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            yield from _library_nodes(node.scope)
-        elif isinstance(node, LayerNode) and node.layer.is_library:
-            yield node
+def _lacks_nodes(scope: Scope, stages: int) -> bool:
+    """Return whether a model has too few nodes for `stages` stages. The parts of a library's model are unknown here."""
+    return num_nodes(scope) < stages and not _has_library(scope)
+
+
+def _has_library(scope: Scope) -> bool:
+    return any(
+        _has_library(node.scope)
+        if isinstance(node, BlockNode)
+        else isinstance(node, LayerNode) and node.layer.is_library
+        for node in scope.nodes
+    )

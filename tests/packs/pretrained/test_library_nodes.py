@@ -147,14 +147,6 @@ def test_padding_that_an_encoder_sees_is_told(tmp_path: Path, name: str, inputs:
         assert found[0].message == ("`net` sees the padding of `text`: its input `attention_mask` is not connected")
 
 
-def test_a_pipeline_says_why_it_cannot_cut_a_model(folder: Path) -> None:
-    node = {"type": "transformers", "config": made.CONFIGS["llama"], "input": "tokens"}
-    stages = {"pipeline": {"stages": 2, "microbatches": 2}}
-    message, hint = said(written(folder, node, parallelism=stages, layout={"gpus": 2, "device": "cpu"}))
-    assert message == "2 stages, but the model has only 1 node"
-    assert hint.startswith("`net` is one transformers model, which cannot be split; use fsdp")
-
-
 def test_a_library_that_is_not_here_names_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 

@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from declarative_train.components.component import Port, ShapeError
+from declarative_train.components.component import ModelParts, Port, ShapeError
+from declarative_train.components.matrix_products import Product, Use
 from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.packs.pretrained.libraries import model_name
 from declarative_train.packs.pretrained.libraries.files import Files, reject_leftovers, several, tensors_in
@@ -35,8 +37,8 @@ _FIRST = ("logits", "last_hidden_state", "prediction_logits", "start_logits", "p
 
 
 class Transformers(LibraryLayer):
-    """A model of the library transformers (`pip install 'declarative_train[transformers]'`). A pipeline keeps it in one
-    stage.
+    """A model of the library transformers (`pip install 'declarative_train[transformers]'`). A pipeline cuts it
+    between its layers if the library has a plan for its class.
 
     `input` is the model's main input (`input_ids`, `pixel_values`, ...); the other inputs have the names of the
     arguments of its `forward`. Parameters have the library's names. Those that start at random are initialised by the
@@ -66,6 +68,9 @@ class Transformers(LibraryLayer):
     pretrained: bool | None = None
     """Start from the weights of `path`, which is the default if there is a `path`. Each rank reads the rows that it
     holds. Parameters that the files lack start at random."""
+
+    _part: str | None = PrivateAttr(default=None)
+    """The part of the model that the node computes (`take_part`)."""
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
@@ -198,11 +203,18 @@ class Transformers(LibraryLayer):
     def call(
         self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
+        of: Any = module
+        return self.run(forward, values, of.main_input_name, self.output)
+
+    def run(
+        self, forward: Callable[..., Any], values: Sequence[torch.Tensor | None], main: str, output: str | None
+    ) -> torch.Tensor:
+        """Return the output with the name `output` of a `forward` of the library. `values`: as in `call`; `main`: the
+        argument for the first."""
         import torch
 
-        of: Any = module
         given = {
-            of.main_input_name if port.name == MAIN else port.name: value
+            main if port.name == MAIN else port.name: value
             for port, value in zip(self.ports, values, strict=True)
             if value is not None
         }
@@ -211,7 +223,7 @@ class Transformers(LibraryLayer):
                 given[name] = value.long()
         found = forward(**given)
         tensors = {name: item for name, item in found.items() if isinstance(item, torch.Tensor)}
-        name = self.output or next((each for each in _FIRST if each in tensors), next(iter(tensors)))
+        name = output or next((each for each in _FIRST if each in tensors), next(iter(tensors)))
         if name not in tensors:
             raise ValueError(f"the model gives no `{name}`; it gives {', '.join(tensors)}")
         return tensors[name]
@@ -260,6 +272,34 @@ class Transformers(LibraryLayer):
         if kind == "experts":
             return division.find_expert_division(self, inputs, size)
         return division.find_division(self, inputs, size) if kind == "inside" else None
+
+    def split(self, inputs: Inputs) -> ModelParts | str:
+        from declarative_train.packs.pretrained.libraries.modules.parts import find_parts
+
+        return find_parts(self, inputs)
+
+    def take_part(self, path: str) -> Transformers:
+        part = self.model_copy()
+        part._part = path
+        return part
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.packs.pretrained.libraries.modules.parts import build_part
+
+        return super().build(inputs) if self._part is None else build_part(self, self._part)
+
+    def products(self, use: Use) -> list[Product]:
+        """Return the matrix products of a forward. In a part of a model, each weight counts as multiplied once with
+        every position, except the table of an embedding."""
+        if self._part is None:
+            return super().products(use)
+        first = next(iter(use.inputs.values()))
+        vectors, sides = prod(first.shape[:-1]), int(any(use.graded.values()))
+        return [
+            Product(2 * prod(each.shape) * vectors, sides + each.is_trained)
+            for each in use.matrices
+            if first.is_floating
+        ]
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
         of: Any = module

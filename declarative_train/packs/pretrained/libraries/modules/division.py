@@ -92,9 +92,9 @@ def _find_experts(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCu
             sent[name] = given[0].shape[-1] * given[1].shape[-1]
 
     try:
-        _call(module, layer, inputs, note)
+        call_without_values(module, layer, inputs, note)
     except Exception as problem:  # the library's code may read values, or not work with a part of the experts
-        return f"its forward cannot be tried with a part of its experts: {_line(problem)}"
+        return f"its forward cannot be tried with a part of its experts: {in_one_line(problem)}"
     return LayerCut("inside", cuts, parts={name: NodeCut("experts", sent=sent.get(name, 0)) for name in parts})
 
 
@@ -107,7 +107,7 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
     try:
         wanted = _trace(layer, inputs, size, {})
     except Exception as problem:  # the library's code may read values
-        return f"its forward cannot be tried without values: {_line(problem)}"
+        return f"its forward cannot be tried without values: {in_one_line(problem)}"
     kinds = dict.fromkeys(_generic(_group_of(name)) for name in styles)
     failure = ""
     for left in ("", *kinds):  # everything; then without one of the groups
@@ -117,7 +117,7 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
             found = _trace(layer, inputs, size, cuts)
             break
         except Exception as problem:  # the library's code may not work with a part of the heads or features
-            failure = failure or f"the library's code does not work with a part of it: {_line(problem)}"
+            failure = failure or f"the library's code does not work with a part of it: {in_one_line(problem)}"
     else:
         return failure
     for name, shape in wanted.items():  # a norm or an activation of which each rank has a part of the input
@@ -164,7 +164,8 @@ def _join_parts(
     return LayerCut("inside", parameters, summed, parts=parts)
 
 
-def _line(problem: Exception) -> str:
+def in_one_line(problem: Exception) -> str:
+    """Return the first line of an exception's text, or its type if it has none."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
@@ -198,33 +199,40 @@ def _trace(
     parameters = {f"{name}.{each}": cut for name, found in cuts.items() for each, cut in found.parameters.items()}
     cut_parameters(module, {name: RankCut(cut, 0, size) for name, cut in parameters.items()})
     shapes: dict[str, tuple[int, ...]] = {}
-    output = _call(module, layer, inputs, lambda name, given: shapes.setdefault(name, tuple(given[0].shape)))
+    output = call_without_values(
+        module, layer, inputs, lambda name, given: shapes.setdefault(name, tuple(given[0].shape))
+    )
     return shapes | {"": tuple(output.shape)}
 
 
-def _call(
-    module: nn.Module, layer: LibraryInterface, inputs: Inputs, note: Callable[[str, Sequence[Tensor]], object]
+def call_without_values(
+    module: nn.Module,
+    layer: LibraryInterface,
+    inputs: Inputs,
+    note: Callable[[str, Sequence[Tensor]], object] | None = None,
+    *,
+    is_graded: bool = False,
 ) -> Tensor:
-    """Run a forward without values and return its output. For each submodule with parameters, `note(path, tensors)` is
-    called with the tensors that it reads."""
+    """Run a forward on fake tensors and return its output. For each submodule with parameters, `note(path, tensors)` is
+    called with the tensors that it reads. `is_graded`: the forward runs with autograd."""
     if callable(choose := getattr(module, "set_experts_implementation", None)):
         choose("batched_mm")  # the grouped product does not accept every width
 
     def watch(name: str, part: nn.Module) -> None:
         def see(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if tensors := [each for each in (*given, *named.values()) if isinstance(each, Tensor)]:
+            if note and (tensors := [each for each in (*given, *named.values()) if isinstance(each, Tensor)]):
                 note(name, tensors)
 
         part.register_forward_pre_hook(see, with_kwargs=True)
 
     for name, part in module.named_modules():
-        if name and next(part.parameters(recurse=False), None) is not None:
+        if note is not None and name and next(part.parameters(recurse=False), None) is not None:
             watch(name, part)
     log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of a failure
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with without_memory(module), torch.no_grad():
+        with without_memory(module), torch.set_grad_enabled(is_graded):
             given = (sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports)
             found: Tensor = module(*given)
             return found

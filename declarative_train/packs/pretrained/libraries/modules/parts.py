@@ -1,0 +1,234 @@
+"""Parts of a model of transformers in a pipeline, from the plan that the library has for its class (`pp_plan`, made of
+`base_model_pp_plan`): the modules before the layers, each layer, the norm after them, and the head.
+
+A part is the library's own module. What the model computes for all layers (rotary positions, masks) and after the norm
+(the scale of the scores) is in the model's own forward, not in a module. So a layer and the head call this forward, of
+a *frame*: a copy of the model in which every other part returns its input. The forward is tried without values before:
+each part must read what the part before it returned, and nothing else that depends on a parameter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from declarative_train.components.component import ModelParts
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.probe import move
+from declarative_train.packs.pretrained.libraries.modules.division import call_without_values, in_one_line
+from declarative_train.packs.pretrained.libraries.modules.node import (
+    Inputs,
+    LibraryInterface,
+    alone,
+    build_node,
+    find_model,
+    key_of,
+)
+
+
+class PartInterface(LibraryInterface, Protocol):
+    """Interface of `Transformers`: the methods that this module uses."""
+
+    @property
+    def output(self) -> str | None: ...
+
+    def run(self, forward: Any, values: Any, main: str, output: str | None) -> Tensor: ...
+
+
+_FOUND: dict[str, ModelParts | str] = {}
+
+
+def find_parts(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
+    """Return the parts of a model, or the reason why it is one part."""
+    key = key_of(layer, inputs)
+    if key not in _FOUND:
+        _FOUND[key] = _find(layer, inputs)
+    return _FOUND[key]
+
+
+def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
+    with torch.device("meta"):
+        model: Any = build_node(layer, inputs).eval()
+    plan: dict[str, Any] = getattr(model, "pp_plan", None) or {}
+    paths = _paths(model, plan)
+    if isinstance(paths, str):
+        return paths
+    if layer.output is not None:
+        return f"its output is `{layer.output}`"
+    if model.main_input_name != "input_ids" or next(iter(inputs)) not in ("main", "input_ids"):
+        return "its first input is not `input_ids`"
+    owned = tuple(f"{path}." for path in paths)
+    outside = [name for name in _list_kept(model) if not name.startswith(owned)]
+    heads = list(dict.fromkeys(name.rpartition(".")[0] for name in outside))
+    if len(heads) > 1 or any(hasattr(model.get_submodule(each), "__getitem__") for each in heads):
+        return f"the library's plan has no part for `{outside[0]}`"
+    return _try(paths, heads, layer, inputs, model)
+
+
+def _paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
+    """Return the paths of the parts in the library's plan, each layer for itself; or the reason why there are none."""
+    named, prefix = dict(model.named_modules()), _prefix(model)
+    names = [name for name in plan if name in named and name.startswith(prefix)]
+    lists = [name for name in names if isinstance(named[name], nn.ModuleList)]
+    if not names:
+        return f"transformers has no pipeline plan for a `{type(model).__name__}`"
+    if len(lists) != 1:
+        return f"the library's plan names {len(lists)} lists of layers"
+    found = []
+    for name in names:
+        if name in lists:
+            found += [f"{name}.{number}" for number in range(len(named[name]))]
+        else:
+            found.append(name)
+    return found
+
+
+def _prefix(model: Any) -> str:
+    """Return the path of the model without its head, with a dot at the end; "" for a model without a head."""
+    return f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+
+
+def _list_kept(model: nn.Module) -> list[str]:
+    """Return the names of the parameters and of the saved buffers."""
+    return list(model.state_dict(keep_vars=True))
+
+
+def _try(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
+    """Return the parts, or the reason why they do not work. Runs the model without values. `body`,
+    `head`: the paths of the parts; the head may read some positions of the norm's output."""
+    paths = [*body, *head]
+    seen: list[str] = []
+    made: dict[str, TensorSpec] = {}
+    problems: list[str] = []
+    last: list[object] = []
+
+    def watch(path: str, part: nn.Module) -> None:
+        def enter(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            first, *others = [*given, *named.values()]
+            if last and first is not last[-1] and path not in head:
+                problems.append(f"`{path}` does not read the output of `{seen[-1]}`")
+            for each in tree_leaves(others):
+                if isinstance(each, Tensor) and each.requires_grad:
+                    problems.append(f"`{path}` reads more than the output of `{seen[-1] if seen else 'the inputs'}`")
+            seen.append(path)
+
+        def leave(_: nn.Module, given: object, output: object) -> None:
+            if not isinstance(output, Tensor):
+                problems.append(f"`{path}` returns more than a tensor")
+                return
+            last.append(output)
+            made[path] = TensorSpec(tuple(output.shape[1:]), "float32")
+
+        part.register_forward_pre_hook(enter, with_kwargs=True)
+        part.register_forward_hook(leave)
+
+    for path in paths:
+        watch(path, model.get_submodule(path))
+    try:
+        output = call_without_values(model, layer, inputs, is_graded=True)
+    except Exception as problem:  # the library's code may read values
+        return f"its forward cannot be tried without values: {in_one_line(problem)}"
+    if problems:
+        return problems[0]
+    if seen != paths:
+        return "its forward does not call the parts of the library's plan in order"
+    made[paths[-1]] = TensorSpec(tuple(output.shape[1:]), "float32")
+    return ModelParts(made, dict(_find_ties(model)))
+
+
+def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield (name, first name) for each further name of a parameter."""
+    first = {id(item): name for name, item in model.named_parameters()}
+    for name, item in model.named_parameters(remove_duplicate=False):
+        if name != first[id(item)]:
+            yield name, first[id(item)]
+
+
+class LibraryPart(nn.Module):
+    """Mixin that makes a module of a library's model the module of a node: its forward accepts values in the order of
+    the layer's ports."""
+
+    is_library = True
+    _dtrain_layer: PartInterface
+    _dtrain_buffers: Mapping[str, Tensor]
+    _dtrain_output: str | None
+    frame: nn.Module | None
+
+    def forward(self, *values: Tensor | None) -> Tensor:
+        if self.frame is None:
+            found: Tensor = super().forward(values[0])
+            return found
+        return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
+
+    def compute_own(self, *given: Any, **named: Any) -> Any:
+        """Return the result of the library's module itself."""
+        return super().forward(*given, **named)
+
+    def reset_buffers(self) -> None:
+        """Write the values of the buffers after `to_empty`, as the library computed them."""
+        with torch.no_grad():
+            for name, buffer in self.named_buffers(remove_duplicate=False):
+                buffer.copy_(self._dtrain_buffers[name])
+
+
+class _StandIn(nn.Module):
+    """Mixin for the class of a part in a frame: the forward of the part that the frame belongs to, or its input."""
+
+    part: LibraryPart | None
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if self.part is None:
+            return next(iter((*given, *named.values())))
+        return self.part.compute_own(*given, **named)
+
+
+@cache
+def _class_of(mixin: Any, kind: Any) -> Any:
+    return type(kind.__name__, (mixin, kind), {"__module__": kind.__module__})
+
+
+def build_part(layer: PartInterface, path: str) -> nn.Module:
+    """Return one part of a model as a module on the current device. Parameters that are not on meta have no values
+    yet."""
+    device = torch.empty(0).device
+    model: Any = find_model(layer)
+    paths = _paths(model, model.pp_plan)
+    assert not isinstance(paths, str)
+    with alone():
+        part: Any = copy.deepcopy(model.get_submodule(path))
+        kind: Any = type(part)
+        part.__class__ = _class_of(LibraryPart, kind)
+        part._dtrain_layer, part.frame, part._dtrain_output = layer, None, None
+        if path not in paths:  # the head
+            part.frame = _make_frame(model, paths, path, part)
+        elif path.rpartition(".")[2].isdigit():
+            prefix = _prefix(model)
+            body = model.get_submodule(prefix.removesuffix("."))
+            part.frame = _make_frame(
+                body, [each.removeprefix(prefix) for each in paths], path.removeprefix(prefix), part
+            )
+            part._dtrain_output = "last_hidden_state"
+        part._dtrain_buffers = {name: item.clone() for name, item in part.named_buffers(remove_duplicate=False)}
+        move(part, device)
+    if device.type != "meta":
+        part.reset_buffers()
+    return part  # type: ignore[no-any-return]
+
+
+def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) -> nn.Module:
+    """Return a copy of the model `body` in which `own` computes `part`, and the other `paths` return their inputs."""
+    memo: dict[int, Any] = {}
+    for path in dict.fromkeys((*paths, own)):
+        old = body.get_submodule(path)
+        kind: Any = type(old)
+        made = object.__new__(_class_of(_StandIn, kind))
+        made.__dict__ = {**old.__dict__, "_parameters": {}, "_buffers": {}, "_modules": {}}
+        made.__dict__["part"] = part if path == own else None  # not a submodule
+        memo[id(old)] = made
+    frame: nn.Module = copy.deepcopy(body, memo)
+    return frame
