@@ -14,9 +14,11 @@ import yaml
 
 import declarative_train as dt
 from declarative_train.components.layers.modules.expert_ranks import ExpertRanks
+from declarative_train.components.matrix_products import Use, Weight
 from declarative_train.core.cuts import NodeCut, ParameterCut
 from declarative_train.engine.axes.expert import divide_experts
 from declarative_train.engine.step.model_preparation import fill, whole_model
+from declarative_train.graph.read import read_layer
 from declarative_train.packs.export.export import export
 from declarative_train.packs.pretrained.libraries.modules.divided import divide_experts as divide_parts
 from declarative_train.tools.verify.plan_checks import check_plan
@@ -204,3 +206,22 @@ def test_predicted_bytes_are_those_that_are_sent(folder: Path) -> None:
     assert predicted > 0
     for found in watch(plan, num_steps=2):
         assert predicted == pytest.approx(found.sent["exchanged"], rel=0.01)
+
+
+@pytest.mark.timeout(200)
+def test_a_rank_with_half_of_the_experts_does_as_many_operations(folder: Path) -> None:
+    """Count them on a rank of `expert`, which computes rows of all ranks."""
+    plan = compiled(folder, merged(recipe_of(config_of("qwen3_moe")), TWO))
+    node = plan.graph.node("net")
+    assert node.component is not None
+    layer, specs = read_layer(node.component), {"main": plan.graph.specs()["tokens"]}
+    found = []
+    for parts in (1, 2):
+        weights = []
+        for item in plan.parameters:
+            first, *rest = item.shape
+            shape = (first // parts if ".experts." in item.name else first, *rest)
+            weights.append(Weight(item.name.removeprefix("net."), shape, True))
+        use = Use(specs, next(iter(node.outputs.values())), {"main": False}, tuple(weights))
+        found.append(sum(each.flops for each in layer.products(use)))
+    assert found[0] == found[1] > 0

@@ -159,12 +159,19 @@ class LibraryLayer(Layer):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
-    def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> int:
-        """Return the number of elements of the parameters `matrices` in the undivided model."""
+    def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
+        """Return (for each of the parameters `matrices`, the elements that this rank multiplies with; the number of
+        elements of all of them in the undivided model). A rank of `expert` has a part of stacked experts, and computes
+        rows of other ranks with them, so that it does as much work as with all experts."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
-        sizes = {name: item.numel() for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
-        return max(1, sum(sizes.get(each.name, prod(each.shape)) for each in matrices))
+        shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
+        own, whole = list[int](), 0
+        for each in matrices:
+            shape = shapes.get(each.name, each.shape)
+            own.append(prod((shape[0], *each.shape[1:])) if len(shape) > 2 else prod(each.shape))
+            whole += prod(shape)
+        return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
         """Return the matrix products of a forward. Their total number of operations comes from torch's counter in a
@@ -177,9 +184,10 @@ class LibraryLayer(Layer):
         matrices = use.matrices
         whole = forward_flops(self, use.inputs) if len(matrices) > 1 else None
         if whole is not None:
-            elements = sum(prod(each.shape) for each in matrices)
-            whole = whole * elements // self._count_elements(use.inputs, matrices)  # less on a rank that has a part
-            trained = whole * sum(prod(each.shape) for each in matrices if each.is_trained) // max(elements, 1)
+            own, elements = self._count_elements(use.inputs, matrices)
+            whole = whole * sum(own) // elements  # less on a rank that has a part
+            of_trained = sum(count for count, each in zip(own, matrices, strict=True) if each.is_trained)
+            trained = whole * of_trained // max(sum(own), 1)
             return [Product(trained, sides + 1), Product(whole - trained, sides)]
         first = next(iter(use.inputs.values()))
         vectors = prod(first.shape) // (first.shape[-1] if first.is_floating and first.shape else 1)

@@ -289,17 +289,17 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. In a part of a model, each weight counts as multiplied once with
-        every position, except the table of an embedding."""
+        """Return the matrix products of a forward. A part of a model has the share of the model's operations that its
+        weights have of the elements; the table of an embedding has none."""
         if self._part is None:
             return super().products(use)
+        from declarative_train.packs.pretrained.libraries.modules.parts import count_operations
+
         first = next(iter(use.inputs.values()))
-        vectors, sides = prod(first.shape[:-1]), int(any(use.graded.values()))
-        return [
-            Product(2 * prod(each.shape) * vectors, sides + each.is_trained)
-            for each in use.matrices
-            if first.is_floating
-        ]
+        if not first.is_floating:
+            return []
+        rate, sides = count_operations(self, first.shape[0]), int(any(use.graded.values()) or use.is_inner_graded)
+        return [Product(int(rate * prod(each.shape)), sides + each.is_trained) for each in use.matrices]
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
         of: Any = module

@@ -27,6 +27,7 @@ from declarative_train.packs.pretrained.libraries.modules.node import (
     alone,
     build_node,
     find_model,
+    forward_flops,
     key_of,
 )
 
@@ -232,3 +233,12 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
         memo[id(old)] = made
     frame: nn.Module = copy.deepcopy(body, memo)
     return frame
+
+
+def count_operations(layer: PartInterface, length: int) -> float:
+    """Return the floating-point operations of a forward of the whole model for a sample of `length` ids, divided by the
+    number of elements of its matrices, without the tables of embeddings."""
+    owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
+    weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
+    found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})
+    return 2.0 * length if found is None else found / sum(item.numel() for item in weights)
