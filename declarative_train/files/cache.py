@@ -89,7 +89,9 @@ def mark_used(place: str) -> None:
 
 
 def save(place: str | None, data: object) -> None:
-    """Write data as JSON to the cache entry at `place`. If that is None or cannot be written, do nothing."""
+    """Write `data` as JSON to the cache entry at `place`. If `place` is None or cannot be written, do
+    nothing.
+    """
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"

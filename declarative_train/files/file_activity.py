@@ -1,6 +1,7 @@
-"""Activity of threads: the file that each thread reads, and since when; reports of stalls use it.
+"""Record of which file each thread reads, and since when. Reports of stalls show it.
 
-A loader process writes the activity of its main thread into memory that it shares with its parent.
+A loader process also writes the activity of its main thread into memory that it shares with its
+parent.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ _LENGTH_BYTES = 4
 
 
 class FileActivity(NamedTuple):
-    """File that a thread reads. `since` is a time of `time.monotonic`, one clock for all processes of a machine. `who`:
-    the loader process that reads for this thread; None if the thread reads itself."""
+    """Activity of a thread. `path`: the file that it reads; None if it does other work. `since`: start of
+    the activity, a time of `time.monotonic`, which is one clock for all processes of a machine. `who`:
+    the loader process that reads for this thread; None if the thread reads itself.
+    """
 
     path: str | None
     since: float
@@ -31,12 +34,14 @@ _mirror: tuple[int, Callable[[FileActivity], None]] | None = None
 
 
 def set_file(path: str | None) -> None:
-    """Record that this thread now reads the file `path`; None: it has begun other work."""
+    """Record that the calling thread now reads the file `path`. `path` None: the thread now does other
+    work.
+    """
     note(FileActivity(path, time.monotonic()))
 
 
 def note(doing: FileActivity) -> None:
-    """Record an activity of the calling thread."""
+    """Record `doing` as the activity of the calling thread."""
     thread = get_ident()
     _doing[thread] = doing
     if _mirror is not None and _mirror[0] == thread:
@@ -44,7 +49,9 @@ def note(doing: FileActivity) -> None:
 
 
 def activity_of(thread: int | None) -> FileActivity | None:
-    """Return the last recorded activity of a thread, given by its id; None if there is none."""
+    """Return the activity that was recorded last for the thread with the id `thread`; None if there is
+    none.
+    """
     return None if thread is None else _doing.get(thread)
 
 
@@ -61,7 +68,7 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Make this process write the activity of the calling thread into slot `number` from now on."""
+        """Set the activity of the calling thread to "no file", and write it and every later one into slot `number`."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)

@@ -87,8 +87,9 @@ def _read_noted(path: str, read: Callable[[str], T]) -> T:
 
 
 def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
-    """Return the size and tag of the file `below` in the folder `root`, as the listing reported them; 0 and "" if it
-    did not."""
+    """Return the size and tag of the file `root`/`below`, as the listing of `root` reported them. Return
+    (0, "") if the listing had no size.
+    """
     known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)
 

@@ -169,7 +169,9 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Return texts, bytes or None as a numpy array of dtype object, the form of a column of texts."""
+    """Return `values`, which are texts, bytes or None, as a numpy array of dtype object. Columns of texts
+    have this type.
+    """
     import numpy as np
 
     found = np.empty(len(values), object)
@@ -204,7 +206,9 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
 
 
 def packing(path: str) -> str | None:
-    """Return pyarrow's name for the compression of a file, by its extension; None if the file is not compressed."""
+    """Return the compression of a file by the extension of its name: "gzip", "bz2" or "zstd" (pyarrow's
+    names). Return None for any other extension.
+    """
     return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
 
 

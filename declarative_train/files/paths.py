@@ -177,8 +177,9 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return `url` with its path replaced by `file`, a path in the same file system. The other links of a chained URL
-    stay."""
+    """Return `url` with its own path replaced by `file`, a path or URL in the same file system. If `url`
+    is a chain (`simplecache::s3://...`), its other links are not changed.
+    """
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"

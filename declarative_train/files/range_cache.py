@@ -45,8 +45,10 @@ Fetch = Callable[[int, int], bytes]
 
 
 class Ranges:
-    """Remote file of `size` bytes, read by range through the cache. `name`: the parts that its cache entries are named
-    by. Thread-safe."""
+    """Remote file of `size` bytes, read by range through the cache. `name`: values that identify the
+    content of the file; the names of its cache entries are hashes of them. `fetch(start, stop)`
+    requests bytes from the server. Thread-safe.
+    """
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -75,7 +77,9 @@ class Ranges:
         return b"".join(found)[start - begin : stop - begin]
 
     def _keep_whole(self) -> None:
-        """Store the whole file, which a server without ranges has sent, so that it need not be requested again."""
+        """Write the whole file to the cache, so that it need not be requested again. Used if the server
+        ignored the range of a request and sent the whole file.
+        """
         for segment in range(-(-self._num_grains // _OF_SEGMENT)):
             begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
             with self._lock_segments({segment}) as handles:

@@ -47,8 +47,9 @@ _noted: dict[str, FileInfo] = {}
 
 
 def note(path: str, info: Mapping[str, Any]) -> FileInfo | None:
-    """Store fsspec's `info` of a file until its source is opened again, and return it as FileInfo; None if it has no
-    size."""
+    """Convert fsspec's `info` of a file to a FileInfo, store it for `find_info`, and return it. If `info`
+    has no size, remove the stored FileInfo and return None.
+    """
     found = FileInfo.of(info)
     if found is None:
         _noted.pop(path, None)

@@ -55,8 +55,10 @@ def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
 def _items(
     read: Callable[[int, int], bytes], whole: int
 ) -> tuple[dict[str, tuple[tuple[int, ...], str, tuple[int, int]]], int]:
-    """Read the header of a file. Return {name of a tensor: (shape, dtype, offsets)} and the position in the file from
-    which offsets count. `read(start, end)` returns bytes; `whole`: size of the file in bytes. Raises ValueError."""
+    """Read the header of a file. Return {name of a tensor: (shape, dtype, (begin, end))}, and the position
+    in the file from which `begin` and `end` count. `read(start, end)` returns bytes; `whole`: size of
+    the file in bytes. Raises ValueError.
+    """
     size = int.from_bytes(read(0, 8), "little")
     if not 2 <= size <= min(_MOST_BYTES, whole):
         raise ValueError("it is not a safetensors file")
