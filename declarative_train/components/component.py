@@ -142,9 +142,10 @@ class Layer(Component, ABC):
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return (name of the model, its ports for token ids, its port for the mask of padding) of a text encoder;
-        messages suggest the last of the ports for token ids. None for other layers. Called if `check` found no
-        error."""
+        """Return how to connect a text encoder: (name of its model, its ports for token ids, its port for the padding
+        mask). Return None for other layers. Call it only if `check` found no error. Messages propose the last
+        port for token ids.
+        """
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:

@@ -102,8 +102,9 @@ class Adapted(Layer):
         return "it has adapters"
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the base layer and, for each adapter, the products with its two matrices, for as
-        many vectors as the adapted weight is multiplied with."""
+        """Yield the matrix products of the base layer, and two products for each adapter: with its down and its up
+        matrix. Each is computed for as many vectors as the product with the adapted weight.
+        """
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
@@ -120,7 +121,7 @@ class Adapted(Layer):
 
 
 def is_added(name: str) -> bool:
-    """Return whether a parameter belongs to an adapter, by its name in a layer or in the model."""
+    """Return whether the parameter `name` belongs to an adapter. `name`: its name in a layer or in the model."""
     return ADDED in f".{name}"
 
 

@@ -22,8 +22,9 @@ class Adapter(Component, ABC):
 
     @property
     def made_from(self) -> str | None:
-        """Folder of a saved adapter, with its settings and start values; None if the recipe defines the adapter. The
-        next three methods are only called if there is a folder."""
+        """Folder of a saved adapter, with its settings and start values; None if the recipe defines the adapter. If it
+        is None, `with_folder`, `read_for` and `plan_weights` are not called.
+        """
         return None
 
     def with_folder(self, folder: str) -> Adapter:
@@ -32,13 +33,16 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter in the folder for the linear map at `path` of the model; None if the folder has none for
-        it. `scope`: the model, a `Scope`. `rows`: number of outputs of the map. Raises PublishedError."""
+        """Return the adapter that the folder `made_from` has for the linear map at `path` of the model, or None if
+        it has none for this map. `scope`: the model, a `Scope`. `rows`: number of outputs of the map. Raises
+        PublishedError.
+        """
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return the `WeightsPlan` that loads the tensors of the folder, and diagnostics for tensors that do not fit.
-        `recipe`, `lowered`: a `Recipe` and its `Lowered`. `span`: the place of diagnostics."""
+        """Return the `WeightsPlan` that loads the tensors in the folder `made_from`, and diagnostics for tensors
+        that do not fit. `recipe`, `lowered`: a `Recipe` and its `Lowered`. `span`: place of diagnostics.
+        """
         raise NotImplementedError
 
     @property
