@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from declarative_train.components.component import ModelParts
 from declarative_train.core.tensor_spec import TensorSpec
@@ -113,8 +112,8 @@ def _try(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs,
             first, *others = [*given, *named.values()]
             if last and first is not last[-1] and path not in head:
                 problems.append(f"`{path}` does not read the output of `{seen[-1]}`")
-            for each in tree_leaves(others):
-                if isinstance(each, Tensor) and each.requires_grad:
+            for each in _tensors_in(others):
+                if each.requires_grad:
                     problems.append(f"`{path}` reads more than the output of `{seen[-1] if seen else 'the inputs'}`")
             seen.append(path)
 
@@ -140,6 +139,15 @@ def _try(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs,
         return "its forward does not call the parts of the library's plan in order"
     made[paths[-1]] = TensorSpec(tuple(output.shape[1:]), "float32")
     return ModelParts(made, dict(_find_ties(model)))
+
+
+def _tensors_in(value: object) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(each)
 
 
 def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
