@@ -94,7 +94,7 @@ def test_nothing_is_found_in_a_shipped_recipe(client: LspClient, path: Path) -> 
 def test_sections_are_offered(client: LspClient, new_file: Path) -> None:
     found = offered(client, new_file, "|")
     assert {"data", "model", "objective", "training", "parallelism", "layout"} <= found.keys()
-    assert found["training"]["documentation"] == "How long, in what batches, with which optimizer."
+    assert found["training"]["documentation"] == "Training: how long, with which batch sizes and which optimizer."
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_keys_are_offered(client: LspClient, new_file: Path, text: str, keys: se
 
 def test_what_is_offered_can_be_inserted(client: LspClient, new_file: Path) -> None:
     found = offered(client, new_file, "training:\n  optimizer: {type: adamw, l|}\n")
-    assert found["weight_decay"]["insertText"] == "weight_decay: ${1:0.01}"
+    assert found["weight_decay"]["insertText"] == "weight_decay: ${1|0.01,0|}"
     assert "\n" not in found["betas"]["insertText"]
     assert "Default: [0.9, 0.999]" in found["betas"]["documentation"]
 
@@ -149,15 +149,15 @@ def test_values_are_offered(client: LspClient, new_file: Path, text: str, values
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("trai|ning:\n  epochs: 3\n", "How long, in what batches, with which optimizer."),
+        ("trai|ning:\n  epochs: 3\n", "Training: how long, with which batch sizes and which optimizer."),
         ("training:\n  global_batch|_size: 3\n", "Samples (windows) in one optimizer step"),
         ("training:\n  optimizer: {type: adamw, weight|_decay: 0.1}\n", "weights decay by lr x this"),
         ("training:\n  optimizer: {type: ad|amw}\n", "Adam with decoupled weight decay"),
         ("model:\n  graph:\n    a: {type: lin|ear, out_features: 3}\n", "An affine map of the last dimension"),
         ("model:\n  graph:\n    a: {type: linear, out_f|eatures: 3}\n", "Size of the last dimension of the output;"),
         ("model:\n  graph:\n    a: {type: linear, re|peat: 3}\n", "The number of copies in a chain"),
-        ("objective:\n  loss: {type: cross_entropy, tar|get: y}\n", "What it should be: usually a field."),
-        ("parallelism: {pipeline: {sch|edule: gpipe}}\n", "In which order each rank works on its microbatches."),
+        ("objective:\n  loss: {type: cross_entropy, tar|get: y}\n", "The expected values: usually a field."),
+        ("parallelism: {pipeline: {sch|edule: gpipe}}\n", "Order in which each rank works on its microbatches."),
     ],
 )
 def test_hover_shows_the_words_of_the_field(client: LspClient, new_file: Path, text: str, words: str) -> None:
@@ -178,7 +178,11 @@ def test_hover_shows_the_words_of_the_field(client: LspClient, new_file: Path, t
             "model: {blocks: {b: {graph: {a: {type: linear, nope: 2}}}}}\n",
             [(1, 47, "Property nope is not allowed.")],
         ),
-        ("parallelism: {stages: 3}\n", [(1, 15, "Property stages is not allowed.")]),
+        ("parallelism: {pipeline: {stage: 3}}\n", [(1, 25, "Property stage is not allowed.")]),
+        (
+            "parallelism: {stages: 3}\n",  # the server shows the words, which come first
+            [(1, 13, 'Value is not accepted. Valid values: "auto", "ddp", "dp", "fsdp", "pipeline", "single".')],
+        ),
         ("training: {epochs: '{{ vars.n }}', clip_grad_norm: null}\n", []),
         ("model: {graph: {a: {type: my_block, anything: 3}, b: relu(a)}}\n", []),
     ],

@@ -38,7 +38,8 @@ in `make test`, more in `make test-long`.
   divides. masked: uneven, and none, some or all targets of a row are ignored.
 - **Graphs.** plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask.
   terms: three losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast:
-  InfoNCE over such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean.
+  InfoNCE over such groups. averaged: `kto` and `sample_mean` over them.
+  recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean.
   convolutions: over images, with channels-last weights in the modes that use them. optimizers: three of them, with lr
   scales and weight decay by parameter. lora and dora: adapters next to frozen weights, and stages without trained
   parameters. chunked: the loss with the head inside of a block, in 3 parts. shared: a tie from the first node to the

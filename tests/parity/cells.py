@@ -279,6 +279,29 @@ model:
 objective: {{loss: {{type: info_nce, input: a, target: b, temperature: 0.5, over: {over} samples}}}}
 """
 
+# means over groups of samples, without and with gradients
+AVERAGED = """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    both: mean(embed, dim=1)
+    a: {{type: linear, out_features: 5, input: both}}
+    good: tokens[:, 0] > 4
+    policy: a[:, 0]
+    known: a[:, 1]
+    other: a[:, 2] + 0.02
+    other_known: a[:, 3]
+    kto:
+      {{type: kto, beta: 2.0, bad_weight: 0.5, over: {over} samples, inputs: [policy, known, good, other, other_known]}}
+    last: a[:, 4]
+    centre: {{type: sample_mean, over: {over} samples}}
+    each: kto + (last - centre) ** 2 + 0.1 * centre
+objective:
+  losses:
+    each: {{type: mean, input: each}}
+    size: {{type: mean, input: a, weight: 0.1}}
+"""
+
 # several texts in a row that do not see each other; the reference takes them one by one
 PACKED = """
 model:
@@ -575,6 +598,7 @@ MODELS = {
     "drawn": DRAWN,
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
+    "averaged": AVERAGED,
     "chunked": CHUNKED,
     "optimizers": OPTIMIZERS,
     "lora": LORA,
@@ -587,7 +611,7 @@ MODELS = {
     "mixtral": MIXTRAL,
     "adapted": ADAPTED,
 }
-MIXING = ("mixes", "contrast")
+MIXING = ("mixes", "contrast", "averaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -773,6 +797,8 @@ def cells() -> tuple[Cell, ...]:
     contrasts: dict[Way, tuple[int, ...]] = {SINGLE: (8,), DP: (32,), ddp_4: (4, 16), FSDP: (32,)}
     found += [Cell(*each, 1, "uneven", "contrast", over) for each, overs in contrasts.items() for over in overs]
     found.append(Cell(*pipeline("1f1b", 2, "ddp"), 1, "even", "contrast", 8))
+    averages: dict[Way, tuple[int, ...]] = {SINGLE: (8,), DP: (4,), DDP: (16,), ddp_4: (4, 16), FSDP: (4, 16)}
+    found += [Cell(*each, 2, "uneven", "averaged", over) for each, overs in averages.items() for over in overs]
     # convolutions, and stages that begin after one or after a pool
     staged: tuple[Way, ...] = (
         cut(pipeline("1f1b", 2), "b"),

@@ -190,6 +190,8 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     """The objective of the cell in torch's own words."""
     if cell.model == "contrast":
         return contrast(values["a"], values["b"], cell.over)
+    if cell.model == "averaged":
+        return kto(values["a"], values["tokens"][:, 0] > 4, cell.over)
     if cell.model == "drawn":
         chosen = values["chosen"]
         return F.cross_entropy(values["logits"][chosen], values["tokens"][chosen])
@@ -213,6 +215,18 @@ def contrast(a: torch.Tensor, b: torch.Tensor, over: int) -> torch.Tensor:
         own = torch.arange(len(scores))
         total = total + F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.T, own, reduction="sum")
     return total / 2 / len(a)
+
+
+def kto(a: torch.Tensor, good: torch.Tensor, over: int) -> torch.Tensor:
+    """TRL's loss of each group as a microbatch over all ranks, and a distance to the mean of the group."""
+    total = a.new_zeros(())
+    for rows, wanted in zip(a.split(over), good.split(over), strict=True):
+        zero = (rows[:, 2] + 0.02 - rows[:, 3]).mean().detach().clamp(min=0)
+        added, centre = rows[:, 0] - rows[:, 1], rows[:, 4].mean()
+        good_loss = (1 - torch.sigmoid(2.0 * (added[wanted] - zero))).sum()
+        bad_loss = (1 - torch.sigmoid(2.0 * (zero - added[~wanted]))).sum() * 0.5
+        total = total + good_loss + bad_loss + ((rows[:, 4] - centre) ** 2 + 0.1 * centre).sum()
+    return total / len(a) + 0.1 * a.mean()
 
 
 def largest(reference: Gradients, found: Gradients) -> tuple[float, str, int]:

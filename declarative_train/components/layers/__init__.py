@@ -78,6 +78,7 @@ LAYERS: Registry[Layer] = Registry(
         "reshape": "shapes.Reshape",
         "rms_norm": "norms.RmsNorm",
         "rnn": "recurrent.Rnn",
+        "sample_mean": "norms.SampleMean",
         "self_attention": "attention.SelfAttention",
         "selu": "activations.Selu",
         "sequence_pool": "sequences.SequencePool",

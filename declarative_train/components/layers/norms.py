@@ -1,5 +1,5 @@
 """Normalisation of each sample over its last dimensions or over channels, and of a batch over a given number of
-samples."""
+samples; the mean over such a number."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from declarative_train.components.layers.shape_checks import (
     divisors,
     dtype_of,
     needs_dimensions,
+    needs_float,
     needs_parameter_dtype,
     needs_trailing,
 )
@@ -203,3 +204,28 @@ class BatchNorm(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)
+
+
+class SampleMean(Layer):
+    """Mean over a group of samples: each sample gets the mean of its group, (B, ...) to (B, ...).
+
+    For what a loss compares with the average sample, such as the divergence in `kto` or the centre of a teacher's
+    scores. Padding does not count. Evaluation uses the mean over the groups of the last training step; before the first
+    step it is 0.
+    """
+
+    mixes_samples: ClassVar[bool] = True
+
+    type: Literal["sample_mean"] = "sample_mean"
+    over: Over = "microbatch"
+    """`N samples`: the mean over N consecutive samples of the global batch, the same on any number of GPUs.
+    `microbatch`: over the samples that one GPU has at a time, so that it depends on the layout."""
+
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        return needs_float(self, inputs, "x")
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.sample_mean import SampleMeanModule
+
+        x = inputs["x"]
+        return SampleMeanModule(x.shape, group_size(self.over), dtype_of(x))

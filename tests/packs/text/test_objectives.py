@@ -3,6 +3,7 @@ way, and with TRL's functions where TRL is installed."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,7 +93,7 @@ def simpo(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
 
 def kto(policy: Tensor, reference: Tensor, good: Tensor, other_policy: Tensor, other_reference: Tensor) -> Any:
     """Ethayarajh et al., 2024, equation 8, with beta 0.2, lambda_D 1.5 and lambda_U 0.5."""
-    reward, zero = policy - reference, (other_policy - other_reference).detach().clamp(min=0)
+    reward, zero = policy - reference, (other_policy - other_reference).mean().detach().clamp(min=0)
     wanted = 1.5 - 1.5 * torch.sigmoid(0.2 * (reward - zero))
     return {"loss": torch.where(good, wanted, 0.5 - 0.5 * torch.sigmoid(0.2 * (zero - reward)))}
 
@@ -220,6 +221,38 @@ def test_blocks_are_the_functions_of_trl(tmp_path: Path, monkeypatch: pytest.Mon
             student, teacher, beta=beta, temperature=1.5, reduction="none"
         )
         torch.testing.assert_close(found["output"], theirs.sum(-1), rtol=0, atol=2e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shift", [-30.0, 30.0])  # of the divergence, which is negative, and counts as 0, or positive
+def test_kto_is_the_loss_of_trl(tmp_path: Path, shift: float) -> None:
+    trainer = pytest.importorskip("trl.trainer.kto_trainer")
+    data = SINGLE | {"other_policy": SINGLE["other_policy"] + np.float32(shift)}
+    fields = {"beta": 0.2, "good_weight": 1.5, "bad_weight": 0.5}
+    found, given = run_block(tmp_path, "kto", fields, data, ["loss"])
+    theirs = {name: torch.from_numpy(each.copy()) for name, each in data.items()}
+    theirs["policy"].requires_grad_()
+    one = torch.ones(ROWS, 2, dtype=torch.int64)
+    batch = {"input_ids": 0 * one, "KL_input_ids": one, "completion_mask": one, "KL_completion_mask": one}
+    batch |= {"attention_mask": one, "KL_attention_mask": one, "label": theirs["good"]}
+    batch |= {"ref_logps": theirs["reference"], "ref_KL_logps": theirs["other_reference"]}
+
+    def model(input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        """The log-likelihoods of the answers, or of the answers to other questions, as if each had one token."""
+        logs = theirs["other_policy" if input_ids[0, 0] else "policy"][:, None]
+        return SimpleNamespace(log_probs=logs, entropy=0 * logs.detach(), mean_logits=0 * logs.detach())
+
+    cpu = SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x)
+    keys = {"beta": 0.2, "desirable_weight": 1.5, "undesirable_weight": 0.5, "loss_type": "kto", "_tp_size": 1}
+    keys |= {"calculate_KL": True, "aux_loss_enabled": False, "precompute_ref_logps": True, "_total_train_tokens": 0}
+    itself = SimpleNamespace(accelerator=cpu, model=SimpleNamespace(training=True), **keys)
+    itself._metrics = {"train": defaultdict(list)}
+    itself._compute_kl_logps = lambda model, batch: trainer.KTOTrainer._compute_kl_logps(itself, model, batch)
+    loss = trainer.KTOTrainer._compute_loss(itself, model, batch, return_outputs=False)
+    torch.testing.assert_close(found["loss"].mean(), loss, rtol=0, atol=1e-6)
+    found["loss"].mean().backward(), loss.backward()
+    torch.testing.assert_close(given["policy"].grad, theirs["policy"].grad, rtol=0, atol=1e-6)
+    assert all(given[name].grad is None or not given[name].grad.any() for name in ("other_policy", "other_reference"))
 
 
 def test_info_nce_is_the_loss_of_multiple_negatives(tmp_path: Path) -> None:

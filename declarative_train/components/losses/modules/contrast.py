@@ -5,14 +5,12 @@ R rows of this rank, N samples of a group, G groups, D width.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, distributed, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from declarative_train.components.component import Collective, LossModule
+from declarative_train.components.layers.modules.sample_mean import gather_rows
 from declarative_train.components.layers.sample_groups import SampleGroups
 from declarative_train.components.losses.modules.elementwise import count_items, in_full
 
@@ -82,8 +80,8 @@ class Contrast(nn.Module, LossModule):
         `a` (slot, D), the first view, is matched with the rows of `b`, the second view, of all these ranks; if the loss
         is symmetric, also the reverse. `weight`: weight of each row."""
         group = self.groups.process_groups[span]
-        all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
-        all_weight = _gather(weight, group)
+        all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)
+        all_weight = gather_rows(weight, group)
         own = distributed.get_rank(group) * a.shape[0] + torch.arange(a.shape[0], device=a.device)
         value = self._find(a, all_b, weight, all_weight, own)
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
@@ -105,27 +103,3 @@ class Contrast(nn.Module, LossModule):
 def _pad(x: Tensor, rows: int) -> Tensor:
     """Return `x` with zero rows appended, up to `rows` rows."""
     return x if x.shape[0] == rows else torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])
-
-
-class _Gather(torch.autograd.Function):
-    """Differentiable all-gather: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. In the backward, each
-    rank gets the gradients of its rows, summed over the ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        parts = [torch.empty_like(x) for _ in range(distributed.get_world_size(group))]
-        distributed.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        dy = dy.contiguous().clone()
-        distributed.all_reduce(dy, group=ctx.group)
-        return dy.chunk(distributed.get_world_size(ctx.group))[distributed.get_rank(ctx.group)], None
-
-
-def _gather(x: Tensor, group: Any) -> Tensor:
-    found: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
-    return found

@@ -1,0 +1,95 @@
+"""Mean over groups of samples that do not depend on the layout (`over:`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+
+from declarative_train.components.layers.sample_groups import SampleGroups
+
+
+class SampleMeanModule(nn.Module):
+    """(B, ...): each sample gets the mean over its group of `over` samples; padding rows, which come last, belong to no
+    group. Evaluation uses the mean over the groups of the last step, which `fold` stores (see `sample_groups.py`)."""
+
+    running_mean: Tensor
+
+    def __init__(self, shape: tuple[int, ...], over: int | None, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.over = over
+        self.groups = SampleGroups()
+        self.register_buffer("running_mean", torch.zeros(shape, dtype=dtype))
+        self.pending: Tensor | None = None  # sum of the means of the groups, flat, and the number of groups
+
+    def reset_buffers(self) -> None:
+        """Write the start values of the buffers; called after `to_empty`."""
+        with torch.no_grad():
+            self.running_mean.zero_()
+        self.pending = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self.running_mean.to(x.dtype).expand_as(x)
+        rows, groups = x.shape[0], self.groups
+        real = rows if groups.num_rows is None else groups.num_rows
+        slot = groups.microbatch_size
+        values = x.flatten(1).to(self.running_mean.dtype) if x.dim() > 1 else x[:, None].to(self.running_mean.dtype)
+        values = torch.cat([values, torch.ones_like(values[:, :1])], 1)  # the last column counts the samples
+        values = torch.where(torch.arange(rows, device=x.device)[:, None] < real, values, 0)
+        if self.over is not None and slot is not None and self.over > slot:
+            sums = gather_rows(values.sum(0, keepdim=True), groups.process_groups[self.over // slot])
+            size, sums = rows, sums.sum(0, keepdim=True)
+        else:
+            size = min(self.over or rows, rows) or 1
+            padding = values.new_zeros(-rows % size, values.shape[1])
+            sums = torch.cat([values, padding]).reshape(-1, size, values.shape[1]).sum(1)
+        means = sums[:, :-1] / sums[:, -1:].clamp(min=1)
+        if groups.recording and not groups.recomputing:
+            exist = (sums[:, -1:] > 0).to(means.dtype)
+            found = torch.cat([means, exist], 1).detach().sum(0)
+            self.pending = found if self.pending is None else self.pending + found
+        return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
+
+    def take_pending(self) -> Tensor:
+        """Return and reset the sums over the groups since the last call: means, number of groups."""
+        pending, self.pending = self.pending, None
+        return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
+
+    @staticmethod
+    @torch.no_grad()
+    def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
+        """Store in each module the mean over the groups in its entry of `pending`. Change nothing if the entry has no
+        groups, or if `finite` is false."""
+        for module, part in zip(modules, pending, strict=True):
+            moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
+            new = (part[:-1] / part[-1].clamp(min=1)).view_as(module.running_mean)
+            module.running_mean.copy_(torch.where(moves, new, module.running_mean))
+
+
+class _Gather(torch.autograd.Function):
+    """Differentiable all-gather: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. In the backward, each
+    rank gets the gradients of its rows, summed over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        dy = dy.contiguous().clone()
+        distributed.all_reduce(dy, group=ctx.group)
+        return dy.chunk(distributed.get_world_size(ctx.group))[distributed.get_rank(ctx.group)], None
+
+
+def gather_rows(x: Tensor, group: Any) -> Tensor:
+    """Concatenate the rows `x` (R, ...) of all ranks of a process group, in rank order, with gradients."""
+    found: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
+    return found
