@@ -33,7 +33,7 @@ OPTIONS_ELSEWHERE: dict[str, dict[str, str]] = {  # by command
     },
     "evaluate": dict.fromkeys(("--source", "--input", "--file", "--from", "--test"), "its name here is `--data`"),
     "export": dict.fromkeys(("--format", "--type", "--as"), "its name here is `--to`"),
-    "predict": _INPUT | dict.fromkeys(("--out", "--save", "--csv"), "its name here is `-o`"),
+    "predict": _INPUT | dict.fromkeys(("--save", "--csv"), "its name here is `-o`"),
 }
 OF_RECIPES = frozenset({"data", "lint", "plan", "run", "show", "sweep", "trace"})
 _YAML = (".yaml", ".yml")

@@ -24,7 +24,7 @@ CALLS = {  # of commands that need no run
     ("list",): "cross_entropy",
     ("list", "layers"): "self_attention",
     ("list", "training"): "training.epochs",
-    ("list", "linear"): "linear.out_features",
+    ("list", "linear"): '{"key": "bias", "type": "true or false", "about": "',
     ("plan", RECIPE): "fingerprint",
     ("plan", RECIPE, "--for", "h100-sxm", "--scale", "1"): "samples_per_s",
     ("runs", str(ROOT / "schemas")): "[]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -32,6 +33,16 @@ def test_the_keys_that_are_shown_are_those_that_are_taken(kind: str, name: str, 
     _, found = validate(model, root)
     refused = {match[1] for each in found if (match := re.search(r"has no key `(\w+)`", each.message))}
     assert asked - refused == shown
+
+
+def test_json_has_the_keys_of_a_type_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "adamw", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    keys = {each["key"]: each for each in found["keys"]}
+    assert keys.keys() == keys_shown(component_page("optimizers", tables()["optimizers"]["adamw"])) - {"type"}
+    assert keys["betas"]["default"] == [0.9, 0.999]
+    assert keys["lr"]["type"] == "number"
+    assert "default" not in keys["lr"]
 
 
 WORDS = {  # what is looked for -> a part of the answer

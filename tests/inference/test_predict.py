@@ -137,7 +137,7 @@ def test_each_output_file_holds_the_same(wine: Path, tmp_path: Path, capsys: pyt
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=12))
     for kind in ("csv", "parquet", "jsonl"):
         out = tmp_path / f"out.{kind}"
-        assert main(["predict", str(wine), str(path), "-o", str(out), "--output", "act", "--keep", "kind"]) == 0
+        assert main(["predict", str(wine), str(path), "--out", str(out), "--output", "act", "--keep", "kind"]) == 0
         assert "12 rows of kind, act, by " in capsys.readouterr().err
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.column("kind").to_pylist() == [row[4] for row in wine_rows(count=12)]

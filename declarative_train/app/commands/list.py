@@ -9,7 +9,14 @@ from dataclasses import asdict
 
 from declarative_train.app.index import KIND_NAMES, all_entries, first_answers, tables
 from declarative_train.app.printing import print_text
-from declarative_train.app.views.components import component_page, component_table, hardware_page, hardware_table
+from declarative_train.app.views.components import (
+    component_page,
+    component_table,
+    describe_keys,
+    hardware_page,
+    hardware_table,
+    summary,
+)
 from declarative_train.app.views.table import fit_lines, terminal_width
 
 
@@ -28,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
 
     if args.json and (found := _as_data(args.what)) is not None:
-        print_text(json.dumps(found, indent=1))
+        print_text(json.dumps(found, indent=1, default=str))
         return 0
     kinds = tables()
     blocks = {name: read_shipped_file(name).text for name in list_shipped()}
@@ -83,5 +90,11 @@ def _as_data(what: str | None) -> object:
     if what is None:
         return {kind: [each.name for each in entries if each.kind == name] for kind, name in kinds.items()}
     shown = [each for each in entries if each.kind == kinds[what]] if what in kinds else []
+    types = [
+        {"kind": KIND_NAMES[kind], "name": what, "about": summary(table[what]), "keys": describe_keys(table[what])}
+        for kind, table in tables().items()
+        if not shown and what in table
+    ]
+    known = {each["kind"] for each in types} | ({"key"} if types else set())
     shown = shown or [each for each in entries if each.name == what or each.name.startswith(f"{what}.")]
-    return [asdict(each) for each in shown] or None
+    return types + [asdict(each) for each in shown if each.kind not in known] or None

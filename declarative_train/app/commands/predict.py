@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="csv, jsonl, parquet, npy, npz, SQLite or picture files, a folder of pictures, or - for a csv on stdin",
     )
     parser.add_argument(
-        "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file (default: csv on stdout)"
+        "-o", "--out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file (default: csv on stdout)"
     )
     add_output_argument(parser)
     parser.add_argument(

@@ -36,16 +36,26 @@ def component_page(kind: str, component: type[Component]) -> str:
             for port in component.ports
         )
         lines += ["", f"inputs:  {', '.join(ports)}", f"outputs: {', '.join(component.outputs)}"]
-    docs = field_docs(component)
-    keys = {key: name for key, name in recipe_keys(component).items() if key != "type"}
+    keys = describe_keys(component)
     lines += ["", "fields:" if keys else "no fields"]
-    for key, name in keys.items():
-        field = component.model_fields[name]
-        default = "required" if field.default is PydanticUndefined else f"default {field.default!r}"
-        lines.append(f"  {key}: {type_name(field.annotation)}, {default}")
-        if name in docs:
-            lines.append(indent(docs[name], "      "))
+    for each in keys:
+        default = f"default {each['default']!r}" if "default" in each else "required"
+        lines.append(f"  {each['key']}: {each['type']}, {default}")
+        if each["about"]:
+            lines.append(indent(str(each["about"]), "      "))
     return "\n".join(lines)
+
+
+def describe_keys(component: type[Component]) -> list[dict[str, object]]:
+    """Return, for each key of a component except `type`, its name, type, meaning and, unless it is required, its
+    default."""
+    docs, found = field_docs(component), []
+    for key, name in recipe_keys(component).items():
+        field = component.model_fields[name]
+        if key != "type":
+            each = {"key": key, "type": type_name(field.annotation), "about": docs.get(name, "")}
+            found.append(each if field.default is PydanticUndefined else each | {"default": field.default})
+    return found
 
 
 def type_name(annotation: Any) -> str:

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument("--to", choices=NAMES, required=True, help="format")
     parser.add_argument(
-        "-o", dest="out", metavar="FOLDER", help="folder to write (default: export-FORMAT in the run's folder)"
+        "-o", "--out", metavar="FOLDER", help="folder to write (default: export-FORMAT in the run's folder)"
     )
     add_output_argument(parser)
     parser.add_argument(

@@ -370,7 +370,16 @@ def test_every_format_has_its_name() -> None:
 
 
 def test_the_command(runs: dict[str, Trained], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["export", str(runs["wine"].run), "--to", "torch-export", "-o", str(tmp_path / "out"), "--output", "hidden"]
+    words = [
+        "export",
+        str(runs["wine"].run),
+        "--to",
+        "torch-export",
+        "--out",
+        str(tmp_path / "out"),
+        "--output",
+        "hidden",
+    ]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "model.pt2" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,9 @@ def test_the_command(
     assert captured.out.count(TEXT[:37]) == 2
     assert "---" in captured.out
     assert "the model sees 24 tokens; beyond that each token is computed again from the 24 before it" in captured.err
+
+    assert main([*words, "--max-tokens", "12", "--num", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"prompt": "the cow", "text": " runs, the c"}] * 2
 
     def said(code: int, *words: str) -> str:
         assert main(["generate", *words]) == code
