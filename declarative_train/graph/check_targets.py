@@ -42,8 +42,8 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that a field and a target have in common. Return [] for intended cases: an autoencoder
-    reconstructs its input; the rows of a window are shifted. `wanted`: the columns of all targets."""
+    """Return the columns that `field` and `target` have in common. Return [] if that is intended: the target is the
+    input itself (an autoencoder), or the two are different rows of a window. `wanted`: the columns of all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []

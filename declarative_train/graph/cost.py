@@ -95,8 +95,9 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {node of the graph: results for the layers and expressions in it}. `graded`: whether a gradient flows
-        back along each edge; initially the inputs of the graph, the walk adds the outputs of the nodes."""
+        """Return {node of the graph: results for the layers and expressions in it}. `graded`: for each edge, whether a
+        gradient flows back along it. It has the inputs of the graph at first; the walk adds the outputs of the nodes.
+        """
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:

@@ -275,9 +275,10 @@ class _Deriver:
         yield from rows.items()
 
     def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node`, which computes each feature separately, to the region, and the nodes whose outputs it reads,
-        which must then be divided in the same way. `columns`: divisions of the region's first linear layers; `inner`:
-        names of its nodes. Return the names of the added nodes. Raises _RegionError."""
+        """Add `node`, which computes each feature separately, to the region. Its inputs must then be divided in the
+        same way, so the nodes that compute them are added too. `columns`: divisions of the region's first linear
+        layers, and `inner`: names of its nodes; both are extended. Return the names of the added nodes. Raises
+        _RegionError."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():

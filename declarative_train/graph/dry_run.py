@@ -95,8 +95,9 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Return the reason why the model cannot compute rows of other shapes than those that it was lowered for; None if
-    it can. `other`: the graph for the other shapes."""
+    """Return why the model fails on rows of other shapes than those for which it was lowered; None if it does not fail.
+    `other`: the graph for the other shapes.
+    """
     is_small = _is_small(lowered)
     with _quietly(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
@@ -133,8 +134,9 @@ class _Step:
         return self.found
 
     def without_memory(self) -> DryRunResult:
-        """Trace the step on fake CPU tensors, which have no memory, and return what it shows. (Libraries read values of
-        tensors, which meta tensors do not allow.) The result is empty if the model cannot be traced."""
+        """Trace the step on fake CPU tensors, which have no memory, and return the problems that this shows. The result
+        is empty if the model cannot be traced. (Meta tensors would not do: models of libraries read values of
+        tensors.)"""
         with without_memory(self.model):
             specs = self.lowered.graph.inputs
             rows = {

@@ -89,9 +89,10 @@ class Observer:
         mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Return the error that the function `check` finds in the specs `specs`, and {input: description of the row
-        with the value that is out of range}. If it finds one for the declared intervals, it is called again for the
-        intervals of the values that occur (`seen`). `mask`, `but`: as in `narrow`."""
+        """Return (the error that the function `check` finds in the specs `specs`, {input: description of the row with
+        the value that is out of range}). If there is an error for the declared intervals, `check` is called again with
+        the intervals of the values in the sample rows (`seen`), and only this second result counts. `mask`, `but`: as
+        in `narrow`."""
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -146,9 +147,10 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the interval of the values in `seen` in place of its own. `mask`: only values where it is
-    not 0 count. `but`: a value that does not count. The spec is returned unchanged if the field declares a range, if
-    `seen` is None, if the dtype is bool, or if a value is not finite."""
+    """Return the spec with the interval of the values in `seen` in place of its own interval. The spec is returned
+    unchanged if the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite.
+    `mask`: only the values where it is not 0 are used. `but`: a value that is ignored, such as `ignore_index`.
+    """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

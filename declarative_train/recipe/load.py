@@ -77,8 +77,10 @@ def _unknown_language(root: Tree) -> Diagnostic | None:
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the diagnostics in `found` that the values of one run of a sweep cause, that is, that are not in `known`,
-    the recipe's own. A diagnostic at another span than `at`, the place of the value, gets a reference to it."""
+    """Return the diagnostics that the values of one run of a sweep cause: those in `found` (from the recipe with these
+    values) that are not in `known` (from the recipe without them). `at`: the span of the value; a diagnostic at
+    another span gets a reference to it.
+    """
     said = set(known)
     new = [item for item in found if item not in said]
     related = Related(at, "set by a sweep")

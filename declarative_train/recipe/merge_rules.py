@@ -14,8 +14,9 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys of the mapping at `holder` that exclude each other: in a merge, a later one removes the other.
-    `is_said_by_reader`: the code that reads the section reports it if both are written."""
+    """Two keys of the mapping at the path `holder` that exclude each other. When recipes are merged, the key of the
+    later recipe removes the other key. `is_said_by_reader`: if one file has both keys, the code that reads the section
+    reports it."""
 
     holder: Path
     either: str
@@ -90,7 +91,9 @@ def _with_losses(node: Mapping) -> Mapping:
 
 
 def _go_together(short: Node, long: Node) -> bool:
-    """Return whether at most one of `loss` and `losses` has values; the other only has nulls, which remove losses."""
+    """Return whether `loss` (`short`) and `losses` (`long`) may both be present: at least one of them has only nulls,
+    which remove losses of the base recipe.
+    """
     if not isinstance(long, Mapping):
         return _says(short) and is_null(long)
     return not _says(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
@@ -119,7 +122,7 @@ def _name_metrics(node: Sequence) -> Node:
 
 
 def _says(node: Node) -> bool:
-    """Return whether a node has a value, that is, is not null. A null removes the value of the base."""
+    """Return whether a node is a value, not null. (A null in a recipe removes the value of its base.)"""
     return not isinstance(node, Scalar) or node.value is not None
 
 

@@ -12,8 +12,9 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics. If dtrain is too old for the recipe, add an error that says so; diagnostics about unknown
-    words then give that as the reason."""
+    """Return the diagnostics of a recipe, with its `requires` taken into account. If this dtrain is too old for the
+    recipe, an error that says so is added, and diagnostics about unknown words name it as their reason.
+    """
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics

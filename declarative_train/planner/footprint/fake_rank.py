@@ -114,7 +114,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         if has_compiled_losses:
             for module in losses_to_compile(engine.objective.modules):
-                module.sum = _sum_as_compiled  # type: ignore[method-assign]
+                module.sum = _sum_as_compiled  # type: ignore[method-assign, assignment]
         _begin_state(engine)
         if is_begun or keeps_buckets(plan):
             engine.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
@@ -137,7 +137,7 @@ class _FusedLoss(torch.autograd.Function):
         return scores.new_empty((), dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:
         return torch.empty_like(ctx.saved_tensors[0]), None
 
 

@@ -274,7 +274,7 @@ class _Site:
                 yield removed, (end, end, self._add(last[-1], f"{word}: {self._read(entry)}"))
 
     def remove(self) -> Iterator[Proposal]:
-        """Yield the edit that removes the entry, if it is on one line."""
+        """Yield the edit that removes the entry; nothing if the entry has several lines."""
         entry = self.entry
         if entry is None or self.at not in (entry.key[0], entry.value[0]) or " needs `" in self.diagnostic.message:
             return
@@ -287,8 +287,9 @@ class _Site:
         return self.lines.offset(number, 1), self.lines.line(number)
 
     def indent(self) -> Iterator[Proposal]:
-        """Yield edits that change the indentation of one line (that of the diagnostic, the next, the previous) to that
-        of a line near it."""
+        """Yield edits that change the indentation of one line (the line of the diagnostic, the next one, or the
+        previous one) to the indentation of a nearby line.
+        """
         here = self.diagnostic.span.line
         near = [self.lines.line(number) for number in range(here - _NEAR, here + _NEAR)]
         widths = sorted({len(line) - len(line.lstrip()) for line in near if line.strip() and "\t" not in line})
@@ -304,8 +305,9 @@ class _Site:
                     yield ((start, start + own, " " * width),)
 
     def retype(self) -> Iterator[Proposal]:
-        """Yield edits that correct signs on the line of the diagnostic, the one above, and the lines to which it
-        refers: brackets, quotes, colons, commas."""
+        """Yield edits that correct brackets, quotes, colons or commas on the line of the diagnostic, on the line above
+        it, or on a line to which the diagnostic refers.
+        """
         spans = (self.diagnostic.span, *(each.span for each in self.diagnostic.related))
         for number in dict.fromkeys((spans[0].line, spans[0].line - 1, *(each.line for each in spans))):
             start, whole = self._line(number)

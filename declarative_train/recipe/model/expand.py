@@ -310,9 +310,9 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the block parameter whose value, given at `span` in the recipe, the key `field` of a node in a shipped
-        block has; None if unclear. All parameters of a published model have one span: then the text of the key
-        decides."""
+        """Return the block parameter from which the key `field` of a node in a shipped block gets its value; None if
+        that is unclear. `written`: the node's keys before rendering. `span`: where the recipe gives the value. (All
+        parameters of a published model have one span; then the text of the key decides.)"""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)

@@ -345,8 +345,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _after_what_they_call(self) -> dict[str, list[str]]:
-        """Return, for each node, the nodes that must come before it: the nodes that it reads and, for a `reuse` node,
-        the node that it calls again, unless this node depends on the `reuse` node."""
+        """Return {node: nodes that must come before it}: the nodes that it reads and, for a `reuse` node, also the node
+        that it calls again. The latter is left out if that node itself depends on the `reuse` node."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}

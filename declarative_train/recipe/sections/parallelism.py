@@ -258,8 +258,9 @@ def of_word(word: str) -> Axes | Dp | Auto | None:
 
 
 def mode_on(mode: str, num_gpus: int) -> str:
-    """Return the mode to use with this number of GPUs: `single` with several GPUs becomes ddp, any other mode with one
-    becomes single; `auto` stays."""
+    """Return the mode for `num_gpus` GPUs: with several, `single` becomes `ddp`; with one, every mode becomes `single`;
+    `auto` is returned unchanged.
+    """
     if num_gpus > 1:
         return "ddp" if mode == "single" else mode
     return mode if mode == "auto" else "single"
