@@ -39,8 +39,12 @@ V = "pipeline zbv, 2 ranks, accumulation 2, masked, plain"
 STAGES_X_DDP = "pipeline 1f1b x ddp, 2 x 2 ranks, accumulation 2, masked, plain"
 SHARED = "pipeline 1f1b, 2 ranks, accumulation 2, masked, shared, clipped"
 SEQUENCE = "sequence tensor, 2 ranks, accumulation 2, masked, divided"
+MIXES = "ddp, 2 ranks, accumulation 1, uneven, mixes, over 16"
 EXPERT = "expert, 2 ranks, accumulation 2, masked, moe"
 PACKED = "sequence tensor, 2 ranks, accumulation 2, masked, packed"
+
+
+MIXES = "ddp, 2 ranks, accumulation 1, uneven, mixes, over 16"
 
 
 @dataclass(frozen=True)
@@ -269,6 +273,15 @@ OTHERS: dict[str, Bug] = {
     "ranks have another lr": Bug(
         DDP, in_ranks(optimizers.Optimizers, "set_lr_factor", lambda right, self, factor: right(self, 2 * factor)),
         "update of `embed.weight`",
+    ),
+    "running statistics are not summed": Bug(
+        MIXES,
+        in_ranks(
+            step_runner,
+            "end_step",
+            lambda right, model, ranks, finite: right(model, SimpleNamespace(sum=lambda each: each), finite),
+        ),
+        "statistic of `norm.running_mean`",
     ),
     "shards decay": Bug(FSDP, in_ranks(optimizers.Optimizers, "step", _decays), "update of `embed.weight`"),
     "experts are divided by their copies alone": Bug(

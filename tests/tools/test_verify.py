@@ -35,8 +35,9 @@ QUICK = (
     "copies on stages are not summed",
     "shards decay",
     "outputs are not summed",
+    "running statistics are not summed",
 )
-NAMED = ("start value", "output", "gradient", "update")  # kinds that name a node or a parameter
+NAMED = ("start value", "output", "gradient", "update", "statistic")  # kinds that name a node or a parameter
 NORM = (
     "copies on stages count twice in the norm",
     "whole parameters count twice in the norm",
@@ -82,6 +83,7 @@ def test_enough_bugs_name_a_node_or_a_parameter() -> None:
         "single, accumulation 2, masked, plain",
         "dp, 2 devices, accumulation 2, masked, plain",
         "ddp, 4 ranks, accumulation 1, uneven, mixes, over 16",
+        "fsdp, 2 ranks, accumulation 2, uneven, averaged, over 16",
         "fsdp, hybrid 2 x 2 ranks, accumulation 2, masked, dora",
         "pipeline 1f1b x ddp, 2 x 2 ranks, accumulation 2, masked, plain, checkpointing all",
         "pipeline zbv, 2 ranks, accumulation 2, masked, shared, clipped",

@@ -20,7 +20,17 @@ from declarative_train.tools.verify.reductions import reductions_of
 from declarative_train.tools.verify.step_files import ParameterRecord, StepIndex
 
 Kind = Literal[
-    "rows", "parts", "start value", "output", "divisor", "loss", "gradient", "gradient norm", "update", "parameter"
+    "rows",
+    "parts",
+    "start value",
+    "output",
+    "divisor",
+    "loss",
+    "gradient",
+    "gradient norm",
+    "update",
+    "statistic",
+    "parameter",
 ]
 
 
@@ -89,6 +99,7 @@ class _Comparer:
         self._judge("gradient", [(name, self._gradient(name)) for name in reversed(trained)], self._bounds.gradient)
         self._compare_norm()
         self._judge("update", [(name, self._update(name)) for name in trained], self._bounds.update)
+        self._judge("statistic", [(name, self._statistic(name)) for name in self._index.statistics], self._bounds.node)
         return Comparison(tuple(self._rows), tuple(self._findings), self._bounds)
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
@@ -167,6 +178,18 @@ class _Comparer:
             if name in report.updates
         ]
 
+    def _statistic(self, name: str) -> list[tuple[float, int]]:
+        """Return the differences of a running statistic, relative to how far it moved, or the furthest one in part."""
+        records = self._index.statistics
+        furthest = max(record.moved for record in records.values())
+        size = max(records[name].moved, self._bounds.floor * furthest)
+        rounding = 8 * torch.finfo(getattr(torch, records[name].dtype)).eps * records[name].largest
+        return [
+            (_relative(max(0.0, report.statistics[name].difference - rounding), size), report.rank)
+            for report in self._reports
+            if name in report.statistics
+        ]
+
     def _compare_nodes(self) -> None:
         found = [
             (path, [(report.nodes[path][0], report.rank) for report in self._reports if path in report.nodes])
@@ -221,8 +244,10 @@ class _Comparer:
         if kind == "gradient":
             collective = ", then ".join(map(str, self._reductions[name]))
             return collective, self._of_gradient(name, report.gradients[name])
-        deviation = {"start value": report.start, "update": report.updates}.get(kind, {}).get(name)
-        return "", "" if deviation is None else _in_words(deviation)
+        held = {"start value": report.start, "update": report.updates, "statistic": report.statistics}
+        deviation = held.get(kind, {}).get(name)
+        summed = kind == "statistic" and self._data_axes()
+        return f"sum over {summed} (all-reduce)" if summed else "", "" if deviation is None else _in_words(deviation)
 
     def _data_axes(self) -> str:
         axes = (f"`{axis.name}`" for axis in self._plan.layout.mesh if axis.name in (*DATA_AXES, "context"))

@@ -50,6 +50,7 @@ class RankReport:
     nodes                       {path: (largest difference of a sample's sums, relative to the largest sum of absolute
                                 values; position of this sample)}
     start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have
+    statistics                  {running statistic: deviation}
     """
 
     rank: int
@@ -62,6 +63,7 @@ class RankReport:
     start: dict[str, Deviation] = field(default_factory=dict)
     gradients: dict[str, Deviation | None] = field(default_factory=dict)
     updates: dict[str, Deviation] = field(default_factory=dict)
+    statistics: dict[str, Deviation] = field(default_factory=dict)
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
@@ -193,6 +195,15 @@ class _Observer:
     def gradients(self) -> Mapping[str, torch.Tensor | None]:
         return {name: parameter.grad for name, parameter in self.engine.optimizer.parameters.items()}
 
+    def statistics(self) -> dict[str, torch.Tensor]:
+        """Return the running statistics of the model, such as those of batch norms."""
+        named = self.engine.model.named_buffers()
+        return {
+            name: each
+            for name, each in named
+            if name.rpartition(".")[2].startswith("running_") and each.is_floating_point()
+        }
+
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
         """Return (divisors of the loss terms, this rank's sums of the loss terms)."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
@@ -212,6 +223,7 @@ class Recorder(_Observer):
             dtype = str(parameter.dtype).removeprefix("torch.")
             self.index.parameters[name] = ParameterRecord(tuple(parameter.shape), dtype)
             self.files.write("start", self.names[name], parameter)
+        self._statistics_before = {name: each.detach().cpu().clone() for name, each in self.statistics().items()}
 
     def take_output(self, path: str, rows: Sequence[int], output: torch.Tensor) -> None:
         self.index.nodes[path] = tuple(output.shape[1:])
@@ -233,6 +245,13 @@ class Recorder(_Observer):
             if parameter.numel():
                 made.moved = float((parameter.detach().cpu() - start).abs().max())
                 made.largest = float(parameter.detach().abs().max())
+        for number, (name, each) in enumerate(self.statistics().items()):
+            record = ParameterRecord(tuple(each.shape), str(each.dtype).removeprefix("torch."))
+            self.files.write("statistic", number, each)
+            if each.numel():
+                record.moved = float((each.detach().cpu() - self._statistics_before[name]).abs().max())
+                record.largest = float(each.detach().abs().max())
+            self.index.statistics[name] = record
         self.index.counts, self.index.sums = self.totals(result)
         self.index.norm = 0.0 if result.grad_norm is None else float(result.grad_norm)
         self.files.write_index(self.index)
@@ -292,6 +311,11 @@ class Comparer(_Observer):
         self.report.norm = None if result.grad_norm is None else float(result.grad_norm)
         for name, parameter in self.engine.optimizer.parameters.items():
             self.report.updates[name] = self._compare(name, parameter, "updated")
+        mine = self.statistics()
+        for number, (name, record) in enumerate(self.files.index.statistics.items()):
+            if name in mine:
+                whole = self.files.read("statistic", number, record.shape, getattr(torch, record.dtype))
+                self.report.statistics[name] = deviate([(mine[name], (0,) * mine[name].dim())], whole)
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:

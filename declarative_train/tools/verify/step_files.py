@@ -42,6 +42,7 @@ class StepIndex:
     sums        sums of the loss terms over the global batch
     norm        norm of all gradients together
     nodes       {path of a layer: shape of its output for one sample}
+    statistics  {running statistic, such as those of batch norms: its record}
     """
 
     samples: list[int] = field(default_factory=list)
@@ -50,6 +51,7 @@ class StepIndex:
     norm: float = 0.0
     parameters: dict[str, ParameterRecord] = field(default_factory=dict)
     nodes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    statistics: dict[str, ParameterRecord] = field(default_factory=dict)
 
 
 class StepFiles:
@@ -67,7 +69,8 @@ class StepFiles:
         return found
 
     def write(self, kind: str, number: int, tensor: torch.Tensor) -> None:
-        """Write a whole tensor. `kind`: start, gradient, updated or node; `number`: index of the parameter or node."""
+        """Write a whole tensor. `kind`: start, gradient, updated, node or statistic; `number`: index of the parameter,
+        node or statistic."""
         tensor = tensor.detach()
         self._open(kind, number, tensor.shape, tensor.dtype).copy_(tensor)
 
