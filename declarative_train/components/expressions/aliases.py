@@ -1,5 +1,6 @@
-"""Table of functions of torch and numpy that expressions do not have, each with the expression function to use or a
-hint."""
+"""Table of functions of torch and numpy that expressions do not support, each with the expression function
+to use instead, or with a hint.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +63,9 @@ NOTES = {
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """Return a hint on what to write instead of passing the constant `value` to the function `name`, which needs a
-    tensor; None if there is none."""
+    """Return a hint for an expression that passes the constant `value` to the function `name`, which needs a
+    tensor: what to write instead. None if there is no such hint.
+    """
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
@@ -75,7 +77,9 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 
 def layer_called(name: str) -> str | None:
-    """Return the type of the layer with this name (case and `_` ignored), or None. Imports the table of layers."""
+    """Return the type of the layer whose name is `name`, apart from case and `_`; None if there is no such
+    layer. Imports the table of layers.
+    """
     from declarative_train.components.layers import LAYERS
 
     letters = name.lower().replace("_", "")

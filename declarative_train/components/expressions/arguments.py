@@ -33,9 +33,11 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation for a call of the function `name` in an expression, or its value if all arguments are
-    constants. `keywords`: arguments passed by name. `name_at`, `at`: positions of the name and of the call. Raises
-    ExpressionError with the signature of the function."""
+    """Return the operation for a call of the function `name` in an expression; if all arguments are constants,
+    return the computed constant instead. `arguments`, `keywords`: arguments passed by position and by name.
+    `name_at`, `at`: positions in the text of the function's name and of the whole call. Raises
+    ExpressionError, with the signature of the function in the message, if the arguments do not fit.
+    """
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -75,7 +77,9 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return the arguments of the call by parameter name; the variadic parameter gets a list of arguments."""
+        """Return the arguments of the call by parameter name. The parameter that accepts any number of arguments
+        gets a list. `arguments`, `keywords`: arguments passed by position and by name.
+        """
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":
@@ -131,8 +135,9 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """Return the result of the function for the constant arguments `values`. Raises ExpressionError if it cannot be
-        computed or is not finite."""
+        """Return the result of the function for constant arguments. Raises ExpressionError if the result cannot be
+        computed or is not finite.
+        """
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

@@ -34,10 +34,10 @@ class Parameter(NamedTuple):
 
 
 class Function(NamedTuple):
-    """Function or operator of expressions. `target` is the dotted path of the torch function; tensors are passed by
-    position, everything else by name.
+    """Function or operator of expressions. `target`: dotted path of the torch function, which gets tensors by
+    position and all other arguments by name.
 
-    `keeps_range`: integer results stay in the range of the tensor arguments.
+    `keeps_range`: integer results are in the value range of the tensor arguments.
     """
 
     target: str
@@ -184,7 +184,9 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def default(function: str, parameter: str) -> Any:
-    """Return the default of the argument `parameter` of a function; the layer of the same name uses it too."""
+    """Return the default of the argument `parameter` of the expression function `function`. The layer with the
+    same name as the function has the same default.
+    """
     return next(each.default for each in FUNCTIONS[function].parameters if each.name == parameter)
 
 

@@ -91,12 +91,14 @@ class Expression(NamedTuple):
 
     @property
     def lone_name(self) -> str | None:
-        """Name of the reference if the expression is nothing else, else None."""
+        """Name of the reference if the expression consists of one reference only, else None."""
         return self.root.text if isinstance(self.root, Reference) else None
 
 
 def parse(text: str) -> Expression:
-    """Parse an expression. Raises ExpressionError with the position in the text."""
+    """Return the expression that `text` contains. Raises ExpressionError with the position of the mistake in
+    the text.
+    """
     source = plain_python(text)
     if not source.strip():
         raise ExpressionError("an expression is empty", 0, len(text))
@@ -138,8 +140,9 @@ def _walk(term: Term) -> Iterator[Term]:
 
 
 class _TreeReader:
-    """Converter from Python's `ast` to the tree of an `Expression`. It converts the positions of `ast`, which count
-    bytes, to characters, and puts references in place of the placeholders of `tokens.py`."""
+    """Converter from Python's `ast` to the tree of an `Expression`. The positions of `ast` count bytes; those
+    in the tree count characters. The placeholders of `tokens.py` become the references that the user typed.
+    """
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -194,7 +197,7 @@ class _TreeReader:
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """Return a list of numbers in an expression (one for each channel) as an operand."""
+        """Return the operand for a list of numbers in an expression, which has a number for each channel."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
             raise self._refuse(node, "a list is allowed only as an argument", hint)
@@ -309,8 +312,10 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Return the result of the operator `name` on two constants, so that no tensor is created for it. `offset`,
-    `length`: its place in the text. Raises ExpressionError if it cannot be computed."""
+    """Return the constant that the operator `name` gives for two constants, so that a run does not create a
+    tensor for them. `offset`, `length`: position of the operation in the text. Raises ExpressionError if
+    the constant cannot be computed.
+    """
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

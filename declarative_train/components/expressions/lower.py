@@ -26,9 +26,10 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Add the calls of an expression to an fx graph; return the fx node of the result. `names`: the fx node for each of
-    `expression.names`. `draw(name, count)` returns the callable to use for a random function, the one with number
-    `count` in this expression."""
+    """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx
+    node for each name in `expression.names`. `draw(name, count)` returns the callable to use for the random
+    function `name`; `count` is the number of random functions before it in this expression.
+    """
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -45,8 +46,10 @@ def emit(
 
 
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the result of an expression on real or meta tensors (B, ...). Raises ExpressionError at the operation that
-    does not accept its tensors, or that would reduce over the batch because a negative `dim` means dimension 0."""
+    """Return the result of an expression on real or meta tensors (B, ...). `tensors`: the tensor for each
+    name. Raises ExpressionError at the operation that does not accept its tensors, or whose negative `dim`
+    refers to dimension 0, the batch.
+    """
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == VECTOR:
@@ -83,7 +86,7 @@ def _visit(
 
 
 def target_of(name: str) -> Callable[..., Any]:
-    """Return the callable that computes an operation, by the name of the operation."""
+    """Return the callable that computes the operation `name`."""
     if name == INDEX:
         path = "operator.getitem"
     else:
@@ -116,8 +119,10 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise an error if `operation` is a `one_hot` whose operand is not of an integer type, or has values outside of
-    its classes. Values are checked on the CPU only: reading them from a GPU would make the host wait."""
+    """Raise an error if `operation` is a `one_hot` whose operand does not have an integer dtype, or has values
+    outside of 0 to `num_classes` - 1. Values are checked only on the CPU: to read them from a GPU, the host
+    would have to wait.
+    """
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")

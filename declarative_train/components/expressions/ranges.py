@@ -60,8 +60,10 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the ranges of a list of numbers that is combined with a tensor of shape `sample_shape` per sample. If that
-    is an image or unknown, the list is not along the last dimension, and one interval covers all numbers."""
+    """Return the ranges of a list of numbers that an expression combines with a tensor whose samples have
+    shape `sample_shape`. For samples of one or two dimensions each number has its own interval; if the
+    samples are images or their shape is unknown, one interval covers all numbers.
+    """
     if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)
@@ -69,8 +71,10 @@ def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = No
 
 
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
-    """Return the value ranges of the result of the operation `name` on operands with known ranges. `options`: its other
-    arguments; `dtype`: dtype of the result. Integers that overflow wrap around, fractions are rounded."""
+    """Return the value ranges of the result of the operation `name` on operands with known ranges. `options`:
+    the other arguments of the operation. `dtype`: dtype of the result; the ranges include integer overflow,
+    which wraps around, and rounded fractions.
+    """
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
@@ -118,8 +122,9 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether the operation `name` (such as `reshape`) leaves the entries of the last dimension where they are.
-    `options`: its arguments."""
+    """Return whether the operation `name`, such as `reshape`, keeps the last dimension of `x` and the order of
+    its entries. `options`: the arguments of the operation other than tensors.
+    """
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
@@ -213,8 +218,9 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the ranges of the reduction `name` of `x` over the dimensions `dims`. The range is unknown if the sizes of
-    these dimensions are unknown."""
+    """Return the value ranges of the operation `name` (sum, cumsum, argmax, argmin or topk_indices) on `x`
+    along the dimensions `dims`. The range is unknown if the sizes of these dimensions are unknown.
+    """
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -229,8 +235,9 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Return the ranges of concatenated or stacked tensors (`name`: `concat` or `stack`); entries joined along the last
-    dimension keep their own intervals."""
+    """Return the value ranges of the tensors `operands` after `concat` or `stack` along `dim`. If `dim` is the
+    last dimension, each entry along it keeps its own interval; otherwise one interval covers all values.
+    """
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]
@@ -251,7 +258,9 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the known ranges after indexing: those of the selected entries of the last dimension."""
+    """Return the value ranges of `x[index]`: the intervals of the selected entries of the last dimension or,
+    if these are not known, one interval for all values.
+    """
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

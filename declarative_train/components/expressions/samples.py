@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return the numbers as a tensor along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in the
-    dtype of `like` if it can represent them. Raises ValueError unless `like` has as many channels as there are numbers,
-    or one."""
+    """Return the numbers as a tensor along the channel dimension of `like`, which is (B, ..., D) or (B, C, H,
+    W, ...). The result has the dtype of `like` if that can represent the numbers. Raises ValueError unless
+    `like` has one channel or as many channels as there are numbers.
+    """
     import torch
 
     dim = 1 if like.ndim >= 4 else -1
@@ -30,8 +31,9 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise maximum. With a number as operand it is computed by `clamp`, which passes the gradient
-    also where both are equal."""
+    """Return the element-wise maximum. If an operand is a number, `clamp` computes the maximum; its gradient
+    passes also where both operands are equal.
+    """
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -40,7 +42,9 @@ def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise minimum; see `maximum`."""
+    """Return the element-wise minimum. If an operand is a number, `clamp` computes the minimum; its gradient
+    passes also where both operands are equal.
+    """
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -49,8 +53,9 @@ def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def reshape(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
-    """Return `x` with another shape. A -1 is computed from the sizes of a sample, since torch cannot infer it for an
-    empty batch."""
+    """Return `x` in the shape `shape`, whose first entry is "B". A size of -1 is computed from the sizes of
+    one sample, because torch cannot infer the size for an empty batch.
+    """
     sizes, known = shape[1:], math.prod(size for size in shape[1:] if size != -1)
     return x.reshape(x.shape[0], *(x.shape[1:].numel() // known if size == -1 else size for size in sizes))
 
@@ -60,8 +65,9 @@ def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
 
 
 def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
-    """Return `x` with the dimensions `start_dim` to `end_dim` flattened to one. Unlike torch, `flatten(x, 1, -1)` of
-    one number per sample, (B), gives (B, 1)."""
+    """Return `x` with the dimensions `start_dim` to `end_dim` merged into one. `flatten(x, 1, -1)` of a tensor
+    (B) gives (B, 1), unlike torch.
+    """
     import torch
 
     is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
@@ -91,8 +97,9 @@ def stack(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Return the one-hot encoding in torch's default float dtype. A class out of range gives zeros: only ranges known
-    in advance are checked, since reading values would synchronise a GPU."""
+    """Return the one-hot encoding of the class numbers `x`, in torch's default float dtype. A class number out
+    of range gives zeros, not an error, because reading values would synchronise a GPU.
+    """
     import torch
 
     classes = torch.arange(num_classes, device=x.device)
@@ -100,7 +107,9 @@ def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 
 def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return `torch.gather` of `x` at `index` along `dim`, with the other dimensions broadcast."""
+    """Return `torch.gather(x, dim, index)` after the dimensions of `x` and `index` other than `dim` have been
+    broadcast.
+    """
     import torch
 
     return torch.take_along_dim(x, index, dim)
@@ -112,7 +121,7 @@ def topk(x: torch.Tensor, k: int, dim: int) -> torch.Tensor:
 
 
 def topk_indices(x: torch.Tensor, k: int, dim: int) -> torch.Tensor:
-    """Return the indices of the values that `topk` returns, int64."""
+    """Return the int64 indices along `dim` of the `k` greatest values of `x`, the greatest first."""
     return x.topk(k, dim).indices
 
 
@@ -121,7 +130,7 @@ def detach(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_float(x: torch.Tensor) -> torch.Tensor:
-    """Convert to torch's default float type (float64 in fp64 runs)."""
+    """Return `x` converted to torch's default float dtype (float64 in fp64 runs)."""
     import torch
 
     return x.to(torch.get_default_dtype())

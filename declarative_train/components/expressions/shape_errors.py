@@ -25,8 +25,9 @@ _OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds for dimension (\d+)
 
 
 def shape_error(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
-    """Return the error for an operation that raised `problem` on `operands`: the tensors (B, ...) and numbers that
-    torch received."""
+    """Return the error for an operation in which torch raised `problem`. `operands`: the tensors (B, ...) and
+    numbers on which the operation was called.
+    """
     said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
     tensors = [operand for operand in operands if hasattr(operand, "ndim")]
     reason = _reason(operation, tensors, said) if tensors else None
@@ -77,8 +78,9 @@ def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
 
 
 def _of_dims(operation: Operation, rank: int) -> str | None:
-    """Return the message for a `dim` that does not exist, or an order that does not name all dimensions; None if it is
-    neither. `rank`: number of dimensions of the operand."""
+    """Return the message for an operation with a `dim` that does not exist, or with an order of dimensions in
+    which some are missing; None for other mistakes. `rank`: number of dimensions of the operand.
+    """
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:
@@ -139,8 +141,10 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
 
 
 def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """Return the message for two tensors that cannot be broadcast, about the last dimension (aligned at the right)
-    whose sizes are neither equal nor 1; None if they can."""
+    """Return the message for two tensors that cannot be broadcast to one shape; None if they can. Shapes are
+    aligned at the right, and the message is about the last dimension whose sizes differ and of which
+    neither is 1. `rank`: number of dimensions of the larger tensor.
+    """
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]

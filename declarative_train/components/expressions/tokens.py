@@ -98,8 +98,9 @@ def _explain_character(text: str, position: int) -> ExpressionError:
 
 
 def word_advice(text: str) -> ExpressionError | None:
-    """Return an error that names the first Python keyword (`and`, `if`) in a text that cannot be parsed, and its
-    replacement in expressions; None if there is none."""
+    """Return an error that names the first Python keyword (such as `and` or `if`) in a text that cannot be
+    parsed, and says what expressions have instead of the keyword; None if the text has no such keyword.
+    """
     for match in re.finditer(r"(?<![\w.])[a-z]+(?![\w.(])", text):
         if match.group() in _WORDS:
             word = match.group()

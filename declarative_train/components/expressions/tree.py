@@ -21,8 +21,9 @@ class Reference(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """List of numbers as an operand, one for each entry of the other operand's channel dimension: dimension 1 of (B, C,
-    H, W) and of tensors with more dimensions, else the last."""
+    """List of numbers as an operand, one for each channel of the other operand. The channel dimension is
+    dimension 1 for tensors with four or more dimensions, such as (B, C, H, W), else the last dimension.
+    """
 
     values: tuple[int | float, ...]
     offset: int
@@ -30,7 +31,9 @@ class Vector(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Call of a function or operator, by its name in `functions.py`. `options`: all arguments that are not operands."""
+    """Call of a function or operator. `name`: name in `functions.py`. `options`: the arguments that are not
+    operands.
+    """
 
     name: str
     operands: tuple[Term, ...]
@@ -40,8 +43,9 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List that is an argument of a call (a shape, dimensions). It is only in the tree while the call is parsed; then
-    it is one of the operation's `options`."""
+    """List as an argument of a call, such as a shape. It exists only while the call is parsed; then it becomes
+    one of the `options` of the `Operation`.
+    """
 
     items: tuple[Term, ...]
     offset: int
@@ -55,7 +59,9 @@ BATCH = "B"
 
 
 def call_of(operation: str, names: Iterable[str]) -> Operation:
-    """Return an operation whose operands are these names, for expressions that dtrain makes itself."""
+    """Return an operation whose operands are references to these names. Used for expressions that dtrain makes
+    itself.
+    """
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 
@@ -66,8 +72,10 @@ shapes: torch rejects the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):
-    """Error in the text of an expression. `offset` and `length` give the position, in characters. `help`: one hint.
-    `instead`: a word of the text and its replacement, for a fix."""
+    """Error in the text of an expression. `offset` and `length`: position in the text, in characters. `help`:
+    a hint for the user. `instead`: a word of the text and its replacement, from which an automatic fix is
+    made.
+    """
 
     def __init__(
         self,

@@ -125,8 +125,9 @@ class MatrixInit(Init, ABC):
     """Base class of inits for parameters with two or more dimensions."""
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return an error for a parameter with fewer than two dimensions, such as a bias or a scale: this init needs
-        the number of inputs and outputs, which such a parameter does not have. None for others."""
+        """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init
+        needs the numbers of inputs and outputs, which only a parameter with two or more dimensions has.
+        """
         if len(shape) >= 2:
             return None
         return ShapeError(
@@ -226,6 +227,8 @@ class Orthogonal(MatrixInit):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return (fan in, fan out) of a weight (out, in, *kernel)."""
+    """Return (fan in, fan out), the numbers of inputs and outputs of each unit, for a weight of shape (out,
+    in, *kernel).
+    """
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

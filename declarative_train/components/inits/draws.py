@@ -26,7 +26,9 @@ _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Random numbers for the rows of a parameter from `first_row` on. `shape`: the shape of the whole parameter."""
+    """Random numbers for consecutive rows of a parameter, beginning with row `first_row`. `shape`: the shape
+    of the whole parameter.
+    """
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -35,8 +37,9 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Return standard normal numbers for the whole parameter, not only the rows from `first_row`: float32, on the
-        CPU."""
+        """Return standard normal numbers for the whole parameter, including the rows before `first_row`: a float32
+        tensor on the CPU.
+        """
         import torch
 
         values = torch.empty(self.shape, dtype=torch.float32, device="cpu")
@@ -44,15 +47,19 @@ class Draws:
         return values
 
     def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
-        """Fill `tensor`, some rows of the parameter, with uniform numbers in [low, high)."""
+        """Fill `tensor` with uniform numbers in [low, high). `tensor` holds rows of the parameter, beginning with
+        row `first_row`.
+        """
         self._write(tensor, self._uniform, high - low, low)
 
     def normal(self, tensor: torch.Tensor, mean: float, std: float) -> None:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Fill `tensor`, some rows of the parameter, with `of_uniform(u)` for random u in [0, 1): the inverse of a
-        distribution function."""
+        """Fill `tensor` with `of_uniform(u)`, where u are uniform numbers in [0, 1) and `of_uniform` is the
+        inverse of a distribution function. `tensor` holds rows of the parameter, beginning with row
+        `first_row`.
+        """
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:
@@ -82,8 +89,10 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values`, which begin at element `first` of the parameter, with random numbers times `factor` plus
-        `shift`. `block(number, count)` returns at least the first `count` random numbers of a block."""
+        """Fill `values` with random numbers, multiplied by `factor` and increased by `shift`. `first`: the index
+        in the parameter of the first element of `values`. `block(number, count)` returns at least the first
+        `count` random numbers of the block with that number.
+        """
         import numpy as np
         import torch
 
@@ -116,8 +125,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return the first `count` normal numbers of block `number`. Each random word gives two: the cosines fill the
-        first half of a block, the sines the second."""
+        """Return the first `count` normal numbers of block `number`. Each random word gives two normal numbers:
+        one from the cosine in the first half of the block, and one from the sine in the second half.
+        """
         import numpy as np
 
         half = BLOCK // 2
@@ -136,8 +146,9 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return at least `count` random 64-bit words of block `number`, rounded up to whole vectors. `per_block`:
-        words in a block."""
+        """Return random 64-bit words of block `number`: `count` words, rounded up so that numpy computes whole
+        vectors. `per_block`: number of words in a block.
+        """
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)

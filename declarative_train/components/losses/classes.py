@@ -43,8 +43,9 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """Return a ShapeError if the number of class weights is not that of the classes, or if `balanced` cannot be
-    computed because the target has class probabilities."""
+    """Return a ShapeError if the length of `class_weights` differs from `num_classes`, or if `class_weights`
+    is "balanced" but the target has class probabilities; else None.
+    """
     if class_weights is None:
         return None
     if class_weights == "balanced":
@@ -63,8 +64,10 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Return the number of items of each class, (C,) int64, without those of class `ignore_index`. `input`: spec of the
-    scores, whose dimension `class_dim` are the classes. Raises ValueError for a class out of range."""
+    """Return the number of items of each class, (C,) int64. Items of class `ignore_index` are not counted.
+    `targets`: class numbers. `input`: spec of the scores; dimension `class_dim` of the scores has one entry
+    per class. Raises ValueError for a class number out of range.
+    """
     import numpy as np
 
     axis = class_axis(input.shape, class_dim)
@@ -80,8 +83,10 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return the class weights n / (k x count) for the k classes that occur among n items, so that the mean weight of
-    an item is 1; for a class without items, 1."""
+    """Return a weight for each class, given the number of items of each class in `tally`. The weight is n / (k
+    x count), where n is the number of all items and k the number of classes that occur, so the mean weight
+    of an item is 1. A class without items has weight 1. Raises ValueError if there are no items.
+    """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
         raise ValueError(
@@ -108,14 +113,16 @@ class OfClasses(Loss, ABC):
 
     @abstractmethod
     def _function(self) -> Callable[..., torch.Tensor]:
-        """Return the torch function that computes the loss of each item from input and target."""
+        """Return the torch function that computes the loss of each item from scores and targets."""
 
     @property
     def needs_balance(self) -> bool:
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the number of items of each class, (C,), without ignored ones."""
+        """Return the number of items of each class, (C,), in the class numbers `targets`. Items of class
+        `ignore_index` are not counted. `input`: spec of the scores.
+        """
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
     def balance(self, tally: np.ndarray) -> Self:
@@ -225,8 +232,9 @@ class BceWithLogits(Loss):
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the numbers of negatives and positives: (2, K) for rows (N, K), else (2, 1). Targets between 0 and 1
-        are rounded."""
+        """Return the number of negative (first row) and of positive targets (second row): (2, K) counted by column
+        if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive.
+        """
         import numpy as np
 
         rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)

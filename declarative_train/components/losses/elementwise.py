@@ -21,8 +21,10 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class ElementwiseLoss(Loss, ABC):
-    """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
-    a function, or, if the loss has fields, of a class that is constructed with the fields in order."""
+    """Base class of losses whose input and target have the same shape. `function`: name of a function in
+    `modules/elementwise.py`; for a loss with fields, name of a class there, which is constructed with the
+    fields in order.
+    """
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

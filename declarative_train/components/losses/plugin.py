@@ -46,8 +46,9 @@ class PluginLoss(PluginComponent, Loss):
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the values of a sample depend on the other samples of its batch: the user's class declares it,
-        or a trial with two batch sizes shows it."""
+        """Return whether the values of a sample depend on the other samples of its batch. The user's class can
+        declare this; otherwise `forward` is tried with two batch sizes.
+        """
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
         return self.mixes or depends_on_others(self.make().forward, input, target)

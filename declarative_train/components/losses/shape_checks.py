@@ -17,15 +17,18 @@ def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
 
 
 def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
-    """Return a ShapeError if the tensor of a port has no elements. `type`: type of the loss or metric, for the
-    message."""
+    """Return a ShapeError if the tensor `spec` of input `port` has no elements, else None. `type`: type of the
+    loss or metric, for the message.
+    """
     if spec.num_elements:
         return None
     return ShapeError(f"`{type}` needs at least one value, but the {port} {spec} is empty", port=port)
 
 
 def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> ShapeError | None:
-    """Return a ShapeError unless input and target have the same shape."""
+    """Return a ShapeError unless input and target have the same shape. `type`: type of the loss or metric, for
+    the message.
+    """
     if input.shape == target.shape:
         return None
     message = f"`{type}` compares element by element and does not broadcast: the input is {input}, the target {target}"
@@ -41,7 +44,9 @@ def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:
 
 
 def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> ShapeError | None:
-    """Return a ShapeError unless the mask, if there is one, has a value for each item of `shape`."""
+    """Return a ShapeError if there is a mask and its shape per sample is not `shape`, else None. `type`: type
+    of the loss or metric, for the message.
+    """
     if mask is None or mask.shape == shape:
         return None
     wanted = TensorSpec(shape)
@@ -63,8 +68,10 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
 
 
 def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
-    """Return a ShapeError if known values of the target are outside of `low` to `high`, the range that the loss
-    accepts. `type`, `what`, `help`: type of the loss, description of an allowed target, and hint, for the message."""
+    """Return a ShapeError if the known values of the target are not all between `low` and `high`, else None.
+    The other arguments are for the message: `type` of the loss, `what` is a description of an allowed
+    target, `help` a hint.
+    """
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
         return None
@@ -73,8 +80,9 @@ def needs_values(type: str, target: TensorSpec, low: float, high: float, what: s
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
-    """Return the index of the class dimension in the shape of a sample, given `class_dim`, in which the batch is 0;
-    None if it is out of range."""
+    """Return the index of the class dimension in `shape`, the shape of one sample. `class_dim` counts the
+    batch as dimension 0 and may be negative. None if that dimension is the batch or does not exist.
+    """
     rank = len(shape) + 1
     dim = class_dim + rank if class_dim < 0 else class_dim
     return dim - 1 if 1 <= dim < rank else None
@@ -83,9 +91,11 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class
-    numbers or, if `soft`, a floating-point probability for each class. `type`: type of the loss. `class_dim`: that
-    dimension. `ignore_index`: a number that the target may have in addition to the classes."""
+    """Return a ShapeError unless dimension `class_dim` of the input has a score for each class and the target
+    has class numbers. With `soft`, a target of one floating-point probability per class is also allowed.
+    `type`: type of the loss, for the message. `ignore_index`: a number that the target may have in addition
+    to the class numbers.
+    """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
@@ -172,8 +182,9 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
 
 
 def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Return a hint if the scores still have dimensions of an image or a sequence but the target has one class per
-    sample, else None."""
+    """Return a hint if each sample has several items with scores but only one target, else None. `items`: spec
+    of the scores without the class dimension.
+    """
     if target.shape or not items.shape:
         return None
     pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
@@ -189,9 +200,10 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint for two tensors whose shapes should be equal but are not: one has a last dimension of size 1 that
-    the other lacks, the second has classes, or both have equally many elements; else None. `name`, `other`: what the
-    tensors are called in the hint."""
+    """Return a hint how to make two tensors with different shapes fit, or None. There are hints for a last
+    dimension of size 1 that only one tensor has, for a `second` that has class numbers, and for tensors
+    with equally many elements. `name`, `other`: names of the first and the second tensor in the hint.
+    """
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

@@ -11,18 +11,20 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Return the factor during the warm-up, which rises linearly and is 1 at step `num_warmup_steps`, the first step
-    after it.
+    """Return the factor of the learning rate for `step`, counted from 0: it rises linearly during the warm-up
+    and is 1 from step `num_warmup_steps` on.
 
-    The factor of the first step is not 0, which would waste the step: it is torch's `LinearLR` from 1 /
-    (num_warmup_steps + 1).
+    The first step has factor 1 / (num_warmup_steps + 1), as with torch's `LinearLR`; a factor of 0 would
+    waste the step.
     """
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return the progress after the warm-up: 0 at the first step after it, 1 at `num_steps`, one after the last step,
-    as torch's `T_max` counts."""
+    """Return the part of the run after the warm-up that is over: 0 at step `num_warmup_steps`, the first step
+    after the warm-up, and 1 at `num_steps`, which would follow the last step. torch's `T_max` is counted in
+    the same way.
+    """
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 

@@ -14,9 +14,10 @@ class PluginLrSchedule(PluginComponent, LrSchedule):
     the warm-up. The result is multiplied by the factor of the warm-up."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the factor that the user's method gives for the step, counted from the end of the warm-up, times the
-        factor of the warm-up. Raises ValueError unless the method returns a number of 0 or more, and any exception of
-        the user's code."""
+        """Return the user's factor for the step times the factor of the warm-up. The user's method gets `step` and
+        `num_steps` counted from the end of the warm-up. Raises ValueError unless this method returns a number
+        of 0 or more, and any exception of the user's code.
+        """
         behind = max(0, step - num_warmup_steps), max(1, num_steps - num_warmup_steps)
         found = self.make().factor(*behind)
         if not isinstance(found, int | float) or not isfinite(found) or found < 0:

@@ -1,4 +1,4 @@
-"""Optimizers of dtrain: those of torch, and lion."""
+"""Optimizers of dtrain: most are torch's; `lion` is implemented here."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def _choose_fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
-    """Return True if torch has a fused kernel for the parameters of `groups`, else None, which leaves the choice to
-    torch. `sharded`: the kernel supports DTensors. `devices`: device types that have the kernel."""
+    """Return True if torch has a fused kernel for all parameters of `groups`, else None; with None torch
+    chooses a kernel. `sharded`: whether the kernel supports DTensors. `devices`: device types for which
+    torch has the kernel.
+    """
     from torch import Tensor, nn
 
     def is_taken(parameter: Any) -> bool:
@@ -189,8 +191,9 @@ class Muon(Optimizer):
         )
 
     def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
-        """Return a ShapeError if some of the `num_shards` ranks would have no rows of a matrix, where torch's muon
-        fails; else None. `parameters`: shapes by name."""
+        """Return a ShapeError if a matrix has fewer rows than there are shards, else None: some ranks would have
+        no rows of the matrix, and torch's Muon would fail. `parameters`: shapes of the matrices by name.
+        """
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
             return None
@@ -306,6 +309,7 @@ class Adafactor(Optimizer):
         return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state: for a matrix two vectors, which is how adafactor saves
-        memory."""
+        """Return the number of elements of optimizer state for a parameter of this shape. A matrix needs only as
+        many as its rows and columns together, so Adafactor saves memory.
+        """
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

@@ -24,7 +24,10 @@ class PluginOptimizer(PluginComponent, Optimizer):
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Try a step on a small matrix, if the user's code may run; return an error if it fails, else None."""
+        """Return an error if a step of the optimizer on a small matrix fails, else None. The step is tried only if
+        the user's code may run. `parameters`: shapes by name. `num_shards`: number of ranks over which fsdp
+        divides each parameter.
+        """
         if not self.may_import:
             return None
         try:
@@ -38,8 +41,10 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state, estimated from a small parameter with as many dimensions;
-        two for each element if the user's code must not run."""
+        """Return the number of elements of optimizer state for a parameter of this shape. It is estimated by a
+        step on a small parameter with equally many dimensions. If the user's code must not run, two elements of
+        state are assumed for each element of the parameter.
+        """
         if not self.may_import:
             return 2 * prod(shape)
         small = tuple(min(size, 8) for size in shape)
@@ -49,8 +54,9 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Return the number of elements in the state that the optimizer has for a parameter of this shape after one
-    step."""
+    """Return the number of elements of state that the optimizer has after one step for a parameter of this
+    shape.
+    """
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

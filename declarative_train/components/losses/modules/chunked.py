@@ -20,14 +20,17 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """Replacement of a linear layer, with the same parameters, that also computes the loss: x (B, *S, D), class numbers
-    (B, *S) and mask (B, *S) -> the loss of each item (B, *S), before class weights and weights of padding rows."""
+    """Replacement of a linear layer that has the same parameters and also computes the loss. From x (B, *S,
+    D), class numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). Class weights and
+    the weights of padding rows are not yet applied.
+    """
 
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """Use the parameters of `linear`. `term`: the loss module, which computes the loss of single items.
-        `num_chunks`: number of parts into which the items are divided."""
+        """Take the parameters of `linear`. `term`: the loss module that computes the loss of each item.
+        `num_chunks`: number of chunks into which the items are divided.
+        """
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
@@ -37,8 +40,9 @@ class ChunkedHead(nn.Module):
         self._num_chunks = num_chunks
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only the scores of this rank's part of the classes from now on; the caller replaces the
-        parameters."""
+        """Restrict this module to the classes of this rank. The caller replaces the parameters by the rows of
+        these classes.
+        """
         self._ranks = ranks
         self._term.term.divide(ranks)
 
@@ -59,8 +63,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of a loss module that keeps it from being registered as a submodule: the class weights of the loss come
-    from the recipe, and have values even if the model is on the meta device."""
+    """Holder of a loss module, so that `nn.Module` does not register the loss module as a submodule. Its class
+    weights come from the recipe and have values even if the model is on the meta device.
+    """
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

@@ -32,9 +32,10 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """Loss by a function of torch, called with classes in dimension 1. `count` is the divisor of torch's "mean": the
-    number of items that are not ignored, each weighted by its class; for soft targets the number of items; all
-    multiplied by the mask."""
+    """Loss computed by a function of torch, with classes in dimension 1. `count` is the divisor of torch's
+    "mean": the sum of the class weights of the items that are not ignored; for targets that are
+    probabilities, the number of items. With a mask, each item counts as much as its mask value.
+    """
 
     class_weights: Tensor | None
 
@@ -49,8 +50,10 @@ class OverClasses(nn.Module, LossModule):
         class_weights: tuple[float, ...] | None,
         masked: bool,
     ) -> None:
-        """Store the settings. `shape`: shape of one row of scores. `axis`: the class dimension in it. `soft`: targets
-        are probabilities. `ignore_index`: class of items that do not count. `masked`: there is a mask."""
+        """Store the settings. `shape`: shape of the scores of one row. `axis`: the class dimension in `shape`.
+        `soft`: whether targets are probabilities. `ignore_index`: class number of items that do not count.
+        `masked`: whether the loss gets a mask.
+        """
         super().__init__()
         self.function = function
         self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft
@@ -62,7 +65,9 @@ class OverClasses(nn.Module, LossModule):
         self.items_per_row = None if varies else float(self.num_items)
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Accept scores of this rank's part of the classes, which are the last dimension, from now on."""
+        """Accept from now on only the scores of this rank's classes. The classes are the last dimension of the
+        scores.
+        """
         assert isinstance(self.function, CrossEntropyFunction)
         self.function = DividedCrossEntropy(self.function.label_smoothing, self.num_classes, ranks)
         self.num_classes //= ranks.size
@@ -84,7 +89,7 @@ class OverClasses(nn.Module, LossModule):
         return value if weight is None else (value * weight).sum()
 
     def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the loss of each item (B, *S) for class numbers; 0 where the mask is 0."""
+        """Return the loss of each item, (B, *S), for targets that are class numbers. It is 0 where the mask is 0."""
         x, y = in_full(input), target.to(torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)
@@ -114,7 +119,9 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores and targets with masked items replaced by 0, since they may be nan or out of range."""
+        """Return scores `x` and targets `y` with masked items replaced by 0, because masked items may be nan or
+        out of range.
+        """
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
@@ -124,10 +131,11 @@ class OverClasses(nn.Module, LossModule):
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return scores, targets and weights with classes in dimension 1, as torch expects.
+        """Return scores, targets and weights with the classes in dimension 1, as torch expects.
 
-        If classes are last, the dimensions before them are flattened. The same is done in deterministic runs: CUDA's
-        kernel for images of classes, `nll_loss2d`, is not deterministic.
+        If the classes are the last dimension, the dimensions before it are flattened to one. Deterministic runs
+        flatten the other dimensions too: CUDA's kernel `nll_loss2d`, for scores with spatial dimensions, is not
+        deterministic.
         """
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
             x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
@@ -175,8 +183,9 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item: it gets these losses (B,
-    *S) in place of scores and adds them up."""
+    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is
+    these losses, (B, *S), instead of scores; it adds them up.
+    """
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         weight = item_weight(mask, row_weight, input.dim(), input.dtype)

@@ -51,15 +51,19 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's part of the sum for the last group of an evaluation, which has fewer samples."""
+        """Return this rank's part of the loss sum for the last group of an evaluation, which has fewer samples
+        than the others.
+        """
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
             return torch.zeros(())
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Add the rows (R, 2, D) of all ranks to the rows that are kept for the next group; return this rank's part of
-        the sum over the groups that are now complete."""
+        """Add the rows (R, 2, D) of all ranks to the rows that were kept for an incomplete group. Return this
+        rank's part of the loss sum over the groups that are now complete. `over`: number of samples of a group.
+        `ranks`: the data-parallel ranks.
+        """
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))
@@ -67,8 +71,9 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the sum for a group (n, 2, D): every rank matches its share of the rows, one of
-        every `ranks.size`, with all rows of the group."""
+        """Return this rank's part of the loss sum for a group (n, 2, D). Each rank matches one of every
+        `ranks.size` rows with all rows of the group.
+        """
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
@@ -76,9 +81,11 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the sum over this rank's rows of a group that is divided over `span` neighbouring ranks. Each row of
-        `a` (slot, D), the first view, is matched with the rows of `b`, the second view, of all these ranks; if the loss
-        is symmetric, also the reverse. `weight`: weight of each row."""
+        """Return the loss sum over this rank's rows of a group that is divided over `span` neighbouring ranks.
+        `a`, `b`: first and second views (R, D) on this rank. Each row of `a` is matched with the rows of `b` of
+        all `span` ranks. If the loss is symmetric, the result is the mean of this sum and of the sum with `a`
+        and `b` exchanged. `weight`: weight of each row.
+        """
         group = self.groups.process_groups[span]
         all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)
         all_weight = gather_rows(weight, group)
@@ -87,9 +94,10 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the sum over the rows of x (..., R, D) of the cross entropy of finding the partner of each row among
-        the rows of `among` (..., N, D). `own`: index of the partner; `weight`, `weight_among`: weights of the rows of
-        `x` and `among`. Rows with weight 0 do not count."""
+        """Return the sum of the cross entropies of finding, for each row of `x` (..., R, D), its partner among the
+        rows of `among` (..., N, D). `own`: index of the partner in `among`. `weight`, `weight_among`: weights
+        of the rows of `x` and of `among`; rows with weight 0 are left out.
+        """
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)
         scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would give nan if all are absent
@@ -101,5 +109,5 @@ class Contrast(nn.Module, LossModule):
 
 
 def _pad(x: Tensor, rows: int) -> Tensor:
-    """Return `x` with zero rows appended, up to `rows` rows."""
+    """Return `x` with rows of zeros appended until it has `rows` rows."""
     return x if x.shape[0] == rows else torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])

@@ -14,8 +14,9 @@ from declarative_train.components.component import LossModule
 
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return the weight of each item, a tensor that broadcasts to (B, *S) of `rank` dimensions: mask times row weight.
-    None, which means 1 for every item, if there is neither."""
+    """Return the weight of each item, mask times row weight, or None (every item counts 1) if both are None.
+    The weight has `rank` dimensions and broadcasts to the items (B, *S).
+    """
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
         return rows if mask is None else rows * mask.to(dtype)
@@ -23,8 +24,10 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of the weights of all items, a float64 scalar on the device of the mask or row weights; on the CPU
-    without either. `rows`, `items_per_row`: the number of rows and of items in each, if there is no mask."""
+    """Return the sum of the weights of all items, a float64 scalar on the device of the mask or of the row
+    weights; on the CPU if both are None. `rows`: number of rows. `items_per_row`: number of items in a row;
+    used if there is no mask.
+    """
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
@@ -36,8 +39,9 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 
 def in_full(input: Tensor) -> Tensor:
-    """Return the tensor, converted to float32 if it is in half precision, as autocast does for losses: sums would lose
-    precision."""
+    """Return `input` in float32 if it is in half precision, else unchanged. Sums in half precision would be
+    inaccurate; autocast converts the inputs of losses for the same reason.
+    """
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
 
@@ -46,10 +50,10 @@ Function = Callable[[Tensor, Tensor, str], Tensor]
 
 
 class ElementwiseModule(nn.Module, LossModule):
-    """Loss by a `function` of input and target. input, target, mask: (B, *shape). `count` is the number of elements, or
-    the sum of the mask.
+    """Loss computed by a `function` of input and target. Shapes of input, target and mask: (B, *shape).
+    `count` is the number of elements or, with a mask, the sum of the mask.
 
-    Masked values are replaced before the function gets them, so they may be nan.
+    Masked elements are replaced before `function` is called, so they may be nan.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], masked: bool) -> None:
@@ -140,7 +144,9 @@ class PoissonNllFunction:
 
 
 class BinaryCrossEntropy(nn.Module):
-    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to the device with it."""
+    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to a device together
+    with the model.
+    """
 
     pos_weight: Tensor | None
 

@@ -22,8 +22,9 @@ def lion(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """Update `params` and `exp_avgs` (m) in place by one step: update = sign(beta1 m + (1 - beta1) g), then m = beta2 m
-    + (1 - beta2) g."""
+    """Update `params` and `exp_avgs` in place by one step. For a momentum m in `exp_avgs` and its gradient g,
+    the direction of the update is sign(beta1 m + (1 - beta1) g); then m becomes beta2 m + (1 - beta2) g.
+    """
     updates = torch._foreach_mul(exp_avgs, beta1)
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
     if type(updates[0]) is Tensor:
