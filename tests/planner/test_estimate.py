@@ -271,3 +271,24 @@ def test_steps_of_resnet_50_as_measured(tmp_path: Path, hardware: str, compile: 
     assert plan.estimate is not None
     assert plan.estimate.step_s is not None
     assert 0.8 < plan.estimate.step_s * 1e3 / measured_ms < 1.2
+
+
+def test_a_divided_table_has_as_many_rows_as_its_field_has_classes(tmp_path: Path) -> None:
+    text = """
+name: table
+data:
+  source: {type: synthetic, kind: classification, rows: 64, features: 4}
+  fields: {y: {type: category, column: y, num_classes: 10}}
+model: {graph: {table: {type: embedding, embedding_dim: 4, input: y}, logits: {type: linear, out_features: 10}}}
+objective: {loss: {type: cross_entropy, input: logits, target: y}}
+training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+parallelism: {tensor: 2}
+layout: {gpus: 2, device: cpu}
+"""
+    (tmp_path / "recipe.yaml").write_text(text)
+    recipe = recipe_room.load(str(tmp_path / "recipe.yaml")).recipe
+    assert recipe is not None
+    plan, diagnostics = compile_plan(recipe)
+    assert plan is not None, diagnostics
+    assert plan.layout.cuts is not None
+    assert plan.layout.cuts.nodes["table"].kind == "vocabulary"

@@ -208,7 +208,7 @@ def _exchange(name: str, ahead: str, back: str) -> Plant:
             "own": lambda whole: self._own(whole, 1),
             "first": lambda whole: whole.chunk(self.size, 1)[0].contiguous(),
         }
-        return divided._exchange(x, ways[ahead], ways[back])
+        return divided.exchange(x, ways[ahead], ways[back])
 
     return lambda monkeypatch: monkeypatch.setattr(divided.TensorRanks, name, wrong)
 

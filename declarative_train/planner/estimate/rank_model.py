@@ -139,13 +139,15 @@ class _Divider:
             self._sums[path] = sum((each for each in self._sums_inside(path, vectors)), Sums())
         elif kind:
             self._sums[path] = self._sums_of(node, kind, known)
-        made = replace(node, component=self._component(node, kind, known), outputs={**node.outputs, **outputs})
+        made = replace(node, component=self._component(node, path, kind, known), outputs={**node.outputs, **outputs})
         return made, outputs
 
     def _part(self, spec: TensorSpec) -> TensorSpec:
         return replace(spec, shape=(*spec.shape[:-1], spec.shape[-1] // self._size))
 
-    def _component(self, node: Node, kind: str, known: Mapping[Edge, TensorSpec]) -> dict[str, object] | None:
+    def _component(
+        self, node: Node, path: str, kind: str, known: Mapping[Edge, TensorSpec]
+    ) -> dict[str, object] | None:
         component, size = node.component, self._size
         if component is None or kind in ("", "experts", "inside"):
             return component
@@ -156,7 +158,8 @@ class _Divider:
         if kind == "hidden":
             return {**component, "hidden": int(str(component["hidden"])) // size}
         if component["type"] == "embedding":
-            return {**component, "num_embeddings": int(str(component["num_embeddings"])) // size, "padding_idx": None}
+            rows = component["num_embeddings"] or self._shapes[f"{path}.weight"][0]
+            return {**component, "num_embeddings": int(str(rows)) // size, "padding_idx": None}
         if kind == "rows":
             (output,) = node.outputs.values()
             return {**component, "out_features": output.shape[-1]}
