@@ -49,11 +49,12 @@ def component_page(kind: str, component: type[Component]) -> str:
 def describe_keys(component: type[Component]) -> list[dict[str, object]]:
     """Return, for each key of a component except `type`, its name, type, meaning and, unless it is required, its
     default."""
-    docs, found = field_docs(component), []
+    docs = field_docs(component)
+    found: list[dict[str, object]] = []
     for key, name in recipe_keys(component).items():
         field = component.model_fields[name]
         if key != "type":
-            each = {"key": key, "type": type_name(field.annotation), "about": docs.get(name, "")}
+            each: dict[str, object] = {"key": key, "type": type_name(field.annotation), "about": docs.get(name, "")}
             found.append(each if field.default is PydanticUndefined else each | {"default": field.default})
     return found
 
