@@ -70,8 +70,9 @@ class RotaryScaling(BaseModel):
     """`yarn`: the ramp begins and ends at whole pairs."""
 
     def problem(self) -> str | None:
-        """Return what is wrong with the keys: one that this `type` does not use, one that is missing, or two in the
-        wrong order of size; None if all is right."""
+        """Return a sentence about a mistake in the keys, or None. Mistakes are a key that the scaling `type` does
+        not use, a missing key, and a lower limit that is not below the upper one.
+        """
         read = _READ_BY[self.type]
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         others = (key for key in defaults if key not in (*read, "type", "factor"))
@@ -289,8 +290,10 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 
 def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
-    """Return the cut of an attention layer by heads over `size` ranks: the projections by the rows of their matrices,
-    `out` by columns; a sentence if the layer cannot be divided by heads. `width`: width of the layer's input."""
+    """Return how an attention layer is divided by heads over `size` ranks, or a sentence that says why this is
+    not possible. The matrices of queries, keys and values are divided by rows, the matrix of `out` by
+    columns. `width`: width of the layer's input.
+    """
     heads = _heads(layer, width)
     for number, what in ((heads.num_heads, "head"), (heads.num_kv_heads, "key head")):
         if number % size:
@@ -380,9 +383,10 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Yield the matrix products of attention: the projections of T queries and S keys, queries with keys, and weights
-    with values. `query`, `context`: ports of the two sequences. A causal mask does not reduce the products, as in
-    torch's flop counter."""
+    """Yield the matrix products of an attention layer: the projections, the products of queries and keys, and
+    the products of attention weights and values. `query`, `context`: names of the inputs from which queries
+    and keys are made. A causal mask does not lower the count, as in torch's flop counter.
+    """
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)
     for each in use.matrices:

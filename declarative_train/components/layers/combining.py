@@ -98,8 +98,10 @@ class Stack(FunctionLayer, Combining):
 
 
 def _check_elementwise(layer: Layer, inputs: Inputs) -> ShapeError | None:
-    """Return an error unless the inputs have the same number of dimensions, and sizes that are equal or 1. torch would
-    align (B, 4) with the end of (B, 3, 4), and so the batch with another dimension."""
+    """Return an error unless all inputs have the same number of dimensions, and in each dimension equal sizes
+    or size 1. torch would align shapes at the right, and so broadcast the batch dimension of (B, 4) against
+    the 3 of (B, 3, 4).
+    """
     port, first = next(iter(inputs.items()))
     common = list(first.shape)
     for other, spec in inputs.items():

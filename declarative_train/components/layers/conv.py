@@ -53,7 +53,7 @@ class Convolution(Spatial, ABC):
         )
 
     def _growth(self) -> tuple[int, ...]:
-        """Return by how much padding enlarges each spatial dimension, both sides together."""
+        """Return how many elements padding adds to each spatial dimension, at both ends together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(
@@ -123,7 +123,7 @@ class Conv3d(Convolution):
 
 
 def check_groups(groups: int, in_channels: int, out_channels: int) -> ShapeError | None:
-    """Return an error unless `groups` divides both numbers of channels."""
+    """Return an error unless `groups` divides both `in_channels` and `out_channels`."""
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
             return ShapeError(

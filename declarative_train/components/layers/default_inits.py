@@ -1,6 +1,6 @@
-"""Inits that layers use if a recipe sets none: torch's own distributions.
+"""Inits that layers use for parameters for which a recipe sets none: torch's own distributions.
 
-An init is imported when it is first used, because reading a recipe needs none.
+The class of an init is imported when the init is first needed; reading a recipe needs no init.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from declarative_train.components.inits import INITS
 
 
 def start(kind: str, **fields: Any) -> Init:
-    """Return the init of the type `kind` with these keys."""
+    """Return the init of type `kind` with the given fields."""
     return INITS[kind](**fields)
 
 
@@ -23,11 +23,15 @@ def linear_weight() -> Init:
 
 
 def linear_bias(fan_in: int) -> Init:
-    """Return the init of the bias of a linear layer or convolution, whose weight has this fan in."""
+    """Return the init of the bias of a linear layer or convolution. `fan_in`: number of inputs of each output
+    unit.
+    """
     bound = 1 / sqrt(fan_in)
     return start("uniform", low=-bound, high=bound)
 
 
 def scale_and_shift(parameter: str) -> Init | None:
-    """Return the init of a norm's parameter, with which the norm neither scales nor shifts; None for another name."""
+    """Return the init of the parameter of a norm that is named `parameter`: ones for `weight`, zeros for
+    `bias`, None for another name. So a norm at first neither scales nor shifts.
+    """
     return {"weight": start("ones"), "bias": start("zeros")}.get(parameter)

@@ -186,8 +186,10 @@ class OneHot(FunctionLayer):
 
 
 def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
-    """Return an error unless the embedding table has a row for every number in the known range of the input. `rows`:
-    rows of the table, None if the recipe does not set them. `field`: the key that sets them."""
+    """Return an error if the input `x` can have a number for which the embedding table has no row, else None.
+    `rows`: number of rows of the table; None if the recipe does not set the number. `field`: the key of the
+    recipe that sets it.
+    """
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
@@ -202,13 +204,14 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return the number of table rows that the values of the input need. Values below 0 do not count: another check
-    reports them, or they do not occur."""
+    """Return how many rows a table needs for the values of the input `x`. Values below 0 are ignored: either
+    another check reports them, or they do not occur.
+    """
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return the number of table rows that each entry of the input's last dimension needs."""
+    """Return, for each entry of the last dimension of `x`, how many rows a table needs for its values."""
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

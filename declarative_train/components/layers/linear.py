@@ -106,8 +106,9 @@ class Bilinear(Layer):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the two matrix products of the layer: the first input with the weight (out, in1, in2), and the second
-        input with that result."""
+        """Yield the two matrix products of the layer: of the first input and the weight (out, in1, in2), and of
+        the result and the second input.
+        """
         rows = use.output.num_elements // self.out_features
         first, second = use.graded["x"], use.graded["y"]
         for each in use.matrices:

@@ -146,7 +146,9 @@ class Moe(Layer):
         return LayerCut(kind, {}, whole=("balance",)) if kind == "positions" else None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the router, and of the experts that a position uses."""
+        """Yield the matrix products of the router and of the experts. Each position counts with the experts that
+        it uses.
+        """
         *leading, width = use.inputs["x"].shape
         rows = prod(leading)
         for each in use.matrices:

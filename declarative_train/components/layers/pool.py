@@ -44,8 +44,9 @@ class MaxPool(Spatial, ABC):
         )
 
     def _check_padding_only(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error if a window would see only padding: a dilated window can be larger than a small input, and
-        its maximum would be -inf."""
+        """Return an error if a window could contain only padding, which would give -inf. A dilated window can be
+        larger than a small input.
+        """
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride or self.kernel_size, self.padding, self.dilation)
         for size, k, s, p, d in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
@@ -109,8 +110,10 @@ class AveragePool(Spatial, ABC):
         )
 
     def _check_volume(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error for a limit that torch has only for avg_pool3d: the window must fit without the padding, and
-        on the CPU the input must not be in half precision."""
+        """Return an error for an input that torch accepts in avg_pool1d and avg_pool2d but not in avg_pool3d, else
+        None: the window does not fit without the padding, or the input is in half precision, which is not
+        supported on the CPU.
+        """
         x, n = inputs["x"], self.num_dims
         if n < 3:
             return None
@@ -228,8 +231,9 @@ class GlobalMaxPool(FieldsLayer):
 
 
 def check_window(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> ShapeError | None:
-    """Return an error unless the padding is at most half a window and the window fits into the input. `n`: number of
-    spatial dimensions."""
+    """Return an error unless the padding is at most half a window and the window fits into the padded input.
+    `n`: number of spatial dimensions.
+    """
     kernel, sides = per_dim(kernel_size, n), per_dim(padding, n)
     for k, p in zip(kernel, sides, strict=True):
         if p > k // 2:

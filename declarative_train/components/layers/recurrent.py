@@ -65,8 +65,9 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of each gate at every time step. The state before the first step needs no
-        gradient."""
+        """Yield the matrix products of all gates at all time steps. The state before the first time step is
+        constant, so its products need no gradient for it.
+        """
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
             flops = 2 * prod(each.shape) * prod(leading)

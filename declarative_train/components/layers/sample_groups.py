@@ -39,8 +39,9 @@ _FORM = re.compile(r"([1-9]\d*) samples?")
 
 
 def group_size(over: str) -> int | None:
-    """Return N for `over`, a text `N samples`; None for `microbatch`. Raises ValueError, with the expected form, for
-    other texts."""
+    """Return N if `over` is the text `N samples`, or None if it is `microbatch`. Raises ValueError, which
+    names the expected form, for any other text.
+    """
     if over == "microbatch":
         return None
     if match := _FORM.fullmatch(over):
@@ -68,12 +69,13 @@ Over = Annotated[
 
 
 class SampleGroups:
-    """State of the current forward that modules need to group samples. Each copy of a model has one such object; the
-    engine writes it, the modules read it.
+    """State of the current forward that modules with groups of samples need. Each copy of a model has one such
+    object; the engine writes to it, and the modules read it.
 
-    `microbatch_size`: rows of a full microbatch on one rank; None in one process without a plan. `process_groups`:
-    number of neighbouring ranks -> the process group of that size with this rank. `ranks`: the ranks whose rows follow
-    each other in a batch of an evaluation; None without a plan.
+    `microbatch_size`: number of rows of a full microbatch on one rank; None in one process without a plan.
+    `process_groups`: maps a number of neighbouring ranks to the process group of that size that contains
+    this rank. `ranks`: the data-parallel ranks, in the order of their rows in an evaluation batch; None
+    without a plan.
     """
 
     def __init__(
@@ -90,28 +92,32 @@ class SampleGroups:
         self.recomputing = False  # the forward already ran once and was counted
 
     def begin(self, num_rows: int | None = None) -> None:
-        """Start a training forward whose first `num_rows` rows are real and the others padding; None: all rows are
-        real."""
+        """Start a training forward. Its first `num_rows` rows are real and the others are padding; None means that
+        all rows are real.
+        """
         self.num_rows = num_rows
         self.recording = True
 
     def end(self) -> None:
-        """End the training forwards: later forwards do not count in running statistics."""
+        """End the training forwards of a step. Forwards after this call do not change running statistics."""
         self.num_rows = None
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the `context_fn` of `torch.utils.checkpoint.checkpoint`. The recomputation uses the number of rows of
-        its own forward, even if a pipeline has started another forward in between, and does not count statistics
-        twice."""
+        """Return the two contexts that `torch.utils.checkpoint.checkpoint` needs as `context_fn`. In the
+        recomputation, modules see the number of real rows of the original forward, even if a pipeline has
+        started another forward since, and do not add to the running statistics again.
+        """
         return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
-        """Copy for another replica of the model, with the same ranks and a state of its own."""
+        """Return a copy for another replica of the model. It has the same ranks, but its own state of the forward."""
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
-        """Pickle without process groups, which are valid only in this run."""
+        """Return what pickle needs to make this object without its process groups, which are valid only in this
+        process.
+        """
         return SampleGroups, (self.microbatch_size,)
 
 
@@ -136,12 +142,12 @@ class _Recomputation(AbstractContextManager[None]):
 
 @runtime_checkable
 class MixesSamples(Protocol):
-    """Interface of a module whose result for a sample depends on other samples. `over`: the size of a group; None: the
-    microbatch.
+    """Interface of a module whose result for a sample depends on other samples. `over`: number of samples of a
+    group; None means the microbatch.
 
-    A module with running statistics has two more methods: `take_pending()` returns the sums over its groups since the
-    last call, as a vector, and vectors of several ranks can be added; the static method `fold(modules, pending,
-    finite)` updates the running statistics of several modules.
+    A module with running statistics has two more methods. `take_pending()` returns, as a vector, the sums
+    over its groups since the last call; the vectors of several ranks can be added. The static method
+    `fold(modules, pending, finite)` updates the running statistics of several modules from such vectors.
     """
 
     over: int | None
@@ -150,23 +156,25 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """Interface of a loss over groups of samples. In an evaluation a group may continue in the next batch: `sum`
-    returns the sum over the complete groups, and `take_rest()`, after the last batch, the sum for the samples that
-    remain."""
+    """Interface of a loss over groups of samples. In an evaluation a group can begin in one batch and end in
+    the next. `sum` returns the loss sum over the groups that are complete. `take_rest()`, called after the
+    last batch, returns the loss sum for the samples of the last, incomplete group.
+    """
 
     def take_rest(self) -> torch.Tensor: ...
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Set the attribute `groups` of every module that mixes samples."""
+    """Set the attribute `groups` of every module in `model` that has groups of samples."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return over how many neighbouring ranks groups of samples extend: the numbers above 1 that occur in the modules
-    of the model, ascending. `microbatch_size`: rows that one rank has at a time."""
+    """Return the numbers of neighbouring ranks over which groups of samples extend: all numbers above 1 that
+    the modules of the model need, ascending. `microbatch_size`: number of rows of a microbatch on one rank.
+    """
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
@@ -174,9 +182,10 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return this rank's process group for each span (a number of neighbouring ranks). `ranks`: the global numbers of
-    the data-parallel ranks, in order; each of them must call this with the same spans. `make(ranks)` creates a process
-    group."""
+    """Return, for each of `spans`, the process group of that many neighbouring ranks that contains this rank.
+    `ranks`: the global numbers of the data-parallel ranks, in order; each of these ranks must call this
+    function with the same `spans`. `make(ranks)`: function that creates a process group.
+    """
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}
@@ -188,9 +197,10 @@ def make_process_groups(
 
 
 def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = None) -> None:
-    """Update the running statistics from the groups of the step, with one reduction for the whole model. Call it once
-    per optimizer step on all data-parallel ranks. `finite` (a bool tensor): False if the step was skipped; then its
-    statistics are dropped too."""
+    """Update the running statistics of `model` from the groups of the step, with one reduction over `ranks`
+    for the whole model. All data-parallel ranks must call this function once per optimizer step. `finite`:
+    a bool tensor, False if the step was skipped; then the statistics of the step are discarded.
+    """
     import torch
 
     modules: list[Any] = [

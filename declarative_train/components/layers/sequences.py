@@ -205,7 +205,7 @@ class SequencePool(FieldsLayer):
 
 
 def _read(value: Any) -> Any:
-    """Return the init from its data in a plan; other values are returned unchanged."""
+    """Return an init made from `value`, its data in a plan. Any other value is returned unchanged."""
     return INITS.read(value) if isinstance(value, dict) else value
 
 

@@ -23,8 +23,10 @@ Inputs = Mapping[str, TensorSpec]
 
 
 class FieldsLayer(Layer, ABC):
-    """Base class of layers whose module takes the layer's fields as arguments, in order. `module`: the class, in
-    `torch.nn` (`nn.GELU`) or in `layers/modules` (`shapes.AddModule`)."""
+    """Base class of layers whose module is constructed with the fields of the layer as arguments, in order.
+    `module`: path of the module's class, in `torch.nn` (such as `nn.GELU`) or in the folder
+    `layers/modules` (such as `shapes.AddModule`).
+    """
 
     module: ClassVar[str]
 
@@ -37,8 +39,9 @@ class FieldsLayer(Layer, ABC):
 
 
 class FunctionLayer(Layer, ABC):
-    """Base class of layers that only apply an expression function. The function has the name of the layer and defines
-    its computation and its defaults."""
+    """Base class of layers that only apply an expression function. The function has the same name as the
+    layer, and defines the computation and the defaults of the fields.
+    """
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -57,7 +60,9 @@ class FunctionLayer(Layer, ABC):
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless the inputs `ports` (default: all) have floating-point numbers and are not empty."""
+    """Return an error unless each of the inputs `ports` has floating-point numbers and at least one element.
+    Without `ports`, all inputs are checked.
+    """
     for port in ports or tuple(inputs):
         spec = inputs[port]
         if not spec.is_floating:
@@ -74,7 +79,9 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
 
 
 def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless the inputs `ports` (default: all) have the same dtype, float32 or float64."""
+    """Return an error unless the inputs `ports` all have dtype float32 or all have float64. Without `ports`,
+    all inputs are checked.
+    """
     names = ports or tuple(inputs)
     if shape_error := needs_float(layer, inputs, *names):
         return shape_error
@@ -87,7 +94,9 @@ def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeErr
 
 
 def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless the inputs `ports` (default: all) have the same dtype."""
+    """Return an error unless the inputs `ports` all have the same dtype. Without `ports`, all inputs are
+    checked.
+    """
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
@@ -100,13 +109,17 @@ def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | 
 
 
 def name_port(port: str) -> str:
-    """Return the name of an input for messages; an input of a variadic port is called by its number."""
+    """Return the name of the input `port` for messages. Inputs of a layer that accepts any number of inputs
+    are numbered.
+    """
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
 
 def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError | None:
-    """Return an error unless a port has whole numbers, such as token ids or categories, and is not empty."""
+    """Return an error unless the input `port` has whole numbers, such as token ids or categories, and at least
+    one element.
+    """
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
@@ -117,8 +130,9 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
-    """Return an error unless the port is unconnected or has a whole number from 0 on for each position of the sequences
-    `x`."""
+    """Return an error if the input `port` is connected and does not have a whole number of 0 or more for each
+    position of the sequences in input `x`.
+    """
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
@@ -133,8 +147,9 @@ def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Sh
 
 
 def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> ShapeError | None:
-    """Return an error unless the input `port` has as many dimensions per sample as one of `ranks`. `wanted`: the shape
-    for the message, such as `(B, C, H, W)`."""
+    """Return an error unless the number of dimensions per sample of the input `port` is one of `ranks`.
+    `wanted`: the expected shape for the message, such as `(B, C, H, W)`.
+    """
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
@@ -144,8 +159,9 @@ def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: st
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> ShapeError | None:
-    """Return an error unless the input `port` has at least `least` dimensions per sample. `wanted`: the shape for the
-    message."""
+    """Return an error unless the input `port` has at least `least` dimensions per sample. `wanted`: the
+    expected shape for the message.
+    """
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None
@@ -155,14 +171,15 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
 
 
 def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | None:
-    """Return an error unless the input has `num_dims` dimensions to normalise over, and a dtype that parameters can
-    have."""
+    """Return an error unless the input has at least `num_dims` dimensions per sample, over which a norm is
+    computed, and dtype float32 or float64.
+    """
     wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
 
 
 def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
-    """Return an error unless the input has dimension `dim`, and it is not the batch."""
+    """Return an error unless dimension `dim` exists in the input and is not the batch dimension."""
     if shape_error := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
         return shape_error
     found = resolve_dim("dim", dim, len(inputs["x"].shape) + 1)
@@ -178,8 +195,10 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return dimension `dim`, which may be negative, counted from 0 (the batch); a ShapeError if it does not exist or
-    is the batch. `field`: the key that sets it. `rank`: the number of dimensions, the batch included."""
+    """Return the index of dimension `dim`, which may be negative, counted from 0 (the batch). Return a
+    ShapeError if there is no such dimension, or if it is the batch. `field`: the key of the recipe that
+    sets `dim`. `rank`: number of dimensions, including the batch.
+    """
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):
@@ -201,5 +220,5 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def divisors(number: int) -> str:
-    """Return the divisors of a number as a text: 1, 2, 4, 8."""
+    """Return the divisors of `number` as a text, such as `1, 2, 4, 8`."""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

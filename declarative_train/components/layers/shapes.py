@@ -144,8 +144,10 @@ def _no_dimensions(layer: Layer, x: TensorSpec) -> ShapeError:
 
 
 def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -> ShapeError | None:
-    """Return an error unless the product of the sizes, one of which may be -1, is `elements`. `field`: the key that
-    sets the sizes; `what`: the tensor or dimension that they divide, for the message."""
+    """Return an error unless the product of `sizes` is `elements`; one size may be -1 and is then computed.
+    `field`: the key of the recipe that sets the sizes. `what`: the tensor or dimension that is divided into
+    these sizes, for the message.
+    """
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return ShapeError(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:

@@ -15,7 +15,9 @@ SHAPES = {1: "(B, C, T)", 2: "(B, C, H, W)", 3: "(B, C, D, H, W)"}  # by number 
 
 
 class Spatial(Layer, ABC):
-    """Base class of layers over one, two or three spatial dimensions; the number is in the type: `conv2d`."""
+    """Base class of layers over one, two or three spatial dimensions. The type of the layer says how many:
+    `conv2d` has two.
+    """
 
     @property
     def num_dims(self) -> int:
@@ -23,13 +25,16 @@ class Spatial(Layer, ABC):
 
 
 def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
-    """Return one number for each spatial dimension, given one for all or one for each."""
+    """Return a size for each of the `num_dims` spatial dimensions. `value`: one number for all dimensions, or
+    one number for each.
+    """
     return value if isinstance(value, tuple) else (value,) * num_dims
 
 
 def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeError | None:
-    """Return an error unless the fields that hold sizes have one number or `num_dims`, none too small. `least`: name of
-    a field -> smallest value; a field that is None is skipped."""
+    """Return an error unless each field in `least` has one number or `num_dims` numbers, and none below the
+    field's minimum. `least`: name of a field -> minimum. Fields that are None are not checked.
+    """
     for field, smallest in least.items():
         value = getattr(layer, field)
         if value is None or isinstance(value, str):
@@ -49,8 +54,9 @@ def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeE
 def check_kernel(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
 ) -> ShapeError | None:
-    """Return an error unless the kernel fits into the input. `kernel`, `dilation`, `padded`: for each spatial dimension
-    its size, its dilation, and the padding of both sides together."""
+    """Return an error unless the kernel fits into the padded input `x`. For each spatial dimension, `kernel`
+    and `dilation` are those of the kernel, and `padded` is the padding at both ends together.
+    """
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
         if reach > size + more:

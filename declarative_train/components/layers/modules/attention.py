@@ -25,9 +25,10 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Sizes and options of the heads of an attention layer. `rotary` None: no rotary positions. `window`: the number of
-    positions that a position sees at most, itself included. `scale`: factor on the products of queries and keys; None:
-    1 / sqrt(head_width)."""
+    """Sizes and options of the heads of an attention layer. `rotary`: angles of rotary positions, or None for
+    no rotary positions. `window`: the greatest number of positions that a position may see, including
+    itself. `scale`: factor on the products of queries and keys; None means 1 / sqrt(head_width).
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -55,14 +56,17 @@ class Heads:
 
     @property
     def needs_weights(self) -> bool:
-        """True if the weights of all pairs are held, as no fused kernel of torch has these options."""
+        """True if an option (`softcap` or `sinks`) needs the attention weights of all pairs in memory, because no
+        fused kernel of torch has that option.
+        """
         return self.softcap is not None or self.sinks
 
 
 class SelfAttentionModule(nn.Module):
-    """Module of the layer `self_attention`: x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments
-    and positions (B, ..., T) integers or None -> (B, ..., T, D). `num_positions`: one more than the largest position,
-    if positions are given."""
+    """Module of the layer `self_attention`, from x (B, ..., T, D) to (B, ..., T, D). `mask`: bool, (B, ..., T)
+    or (B, ..., T, T), or None. `segments`, `positions`: integers (B, ..., T), or None. `num_positions`: one
+    more than the largest position, if positions are given.
+    """
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -83,7 +87,9 @@ class SelfAttentionModule(nn.Module):
         self.context: ContextRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the heads from now on; the caller replaces the parameters by their parts."""
+        """Compute only this rank's heads from now on. The caller replaces the parameters by the parts that belong
+        to these heads.
+        """
         _divide(self, ranks)
 
     def forward(
@@ -120,8 +126,9 @@ class SelfAttentionModule(nn.Module):
         positions: Tensor | None,
         dropout: float,
     ) -> Tensor:
-        """Return (B, H, T / N, K): attention from this rank's positions to the positions of all N ranks of the
-        `context` axis."""
+        """Return the attention output (B, H, T / N, K) of this rank's positions, which attend to the positions of
+        all N ranks of the `context` axis.
+        """
         length, places = self.num_positions, positions
         if places is None:
             length, places = context.length, context.places(x.device)[None]
@@ -152,8 +159,10 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x, rotated by their positions: `positions`,
-        which are below `length`, or the numbers from `start` on."""
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x (B, T, D). Queries and keys are rotated
+        by `positions` (B, T) or, if this is None, by the positions `start`, `start` + 1 and so on. `length`: a
+        number above all positions, the length of the table of angles; None: computed here.
+        """
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -174,8 +183,9 @@ class SelfAttentionModule(nn.Module):
         return q_BHTK, k_BGTK, v_BGTK
 
     def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """Return the layer's output (B, T, D) for T queries, which are the last of S positions with keys and values.
-        Used in evaluation, for causal layers without a mask."""
+        """Return the layer's output (B, T, D) for the last T positions of a sequence. `k_BGSK`, `v_BGSK`: keys and
+        values of all S positions. Used in evaluation, for causal layers without a mask.
+        """
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
         y = attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads, self.sinks)
@@ -183,8 +193,9 @@ class SelfAttentionModule(nn.Module):
 
 
 class CrossAttentionModule(nn.Module):
-    """Module of the layer `cross_attention`: query (B, ..., T, D), context (B, ..., S, E), mask (B, ..., S) or (B, ...,
-    T, S) bool -> (B, ..., T, D)."""
+    """Module of the layer `cross_attention`, from query (B, ..., T, D) and context (B, ..., S, E) to (B, ...,
+    T, D). `mask`: bool, (B, ..., S) or (B, ..., T, S), or None.
+    """
 
     def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
         super().__init__()
@@ -200,7 +211,9 @@ class CrossAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the heads from now on; the caller replaces the parameters by their parts."""
+        """Compute only this rank's heads from now on. The caller replaces the parameters by the parts that belong
+        to these heads.
+        """
         _divide(self, ranks)
 
     def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -240,9 +253,11 @@ def attend(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that
-    sees no key gives 0 and no gradient; a softmax over an empty set would be nan. `heads.window` applies to a causal
-    layer."""
+    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key.
+    A query that may see no key gives 0 and has no gradient, because its softmax would be nan.
+    `heads.window` is used only if `causal`. `sinks_H`: for each head, the logit of an additional key
+    without a value.
+    """
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.needs_weights):
         mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False
@@ -274,8 +289,10 @@ def attend_allowed(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K) over the keys that are True in `allowed` (B, 1, 1 or T, S); None: all
-    keys. `every`: each query sees at least one key."""
+    """Return the attention output (B, H, T, K). `allowed`: (B, 1, 1, S) or (B, 1, T, S), True where a query
+    may see a key; None means everywhere. `every`: whether each query may see at least one key. Other
+    queries give 0.
+    """
     if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads, sinks_H)
     sees = allowed.any(-1, keepdim=True)
@@ -292,8 +309,10 @@ def _weigh_values(
     heads: Heads,
     sinks_H: Tensor | None,
 ) -> Tensor:
-    """Return the values averaged by the softmax of queries times keys, (B, H, T, K). No kernel of torch supports
-    `softcap` and sinks; with them, `causal` must be False here."""
+    """Return the attention output (B, H, T, K): softmax of the products of queries and keys, times values. The
+    options `softcap` and `sinks` are computed without a fused kernel; then `causal` is not used, and
+    `allowed` must contain the causal mask.
+    """
     k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if not heads.needs_weights:
         return F.scaled_dot_product_attention(
@@ -314,8 +333,10 @@ def _weigh_values(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """Return a mask (B, 1, T, T): True where a key is in the same segment as the query, and `mask`, the causal order
-    and the window allow it too. `segments` (B, T): number of the segment of each position."""
+    """Return a mask (B, 1, T, T) of queries and keys. It is True where query and key are in the same segment
+    and neither `mask`, the causal order nor the window forbids the pair. `segments` (B, T): number of the
+    segment of each position.
+    """
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
@@ -326,23 +347,27 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """Return keys and values with each head repeated `shared` times, once for each query head that uses it: with a
-    mask, and on the CPU, torch has only a slow kernel for fewer key heads than query heads."""
+    """Return keys and values with each head repeated `shared` times, once for each query head that uses it.
+    torch can do without these copies only in some kernels: on the CPU or with a mask its kernel for shared
+    key heads is slow.
+    """
     if shared == 1:
         return k_BGSK, v_BGSK
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """Return a causal mask (T, S) for queries that are the last T of S positions. It is True for the position itself
-    and earlier ones; with `window`, for at most that many."""
+    """Return a causal mask (T, S) for queries at the last T of S positions. A query may see the key of its own
+    position and of earlier ones; with `window`, only the last `window` of these.
+    """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch has a fast kernel for these tensors that lets several query heads share a key head without
-    copies."""
+    """Return whether torch has a fast kernel for these tensors in which several query heads share one key
+    head. Then keys and values need not be repeated.
+    """
     if not q_BHTK.is_cuda:
         return False
     if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer
@@ -353,8 +378,9 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """Return whether the GPU number `device` supports flash attention. torch.compile evaluates it once, as a constant
-    (`engine/step/compiled.py`)."""
+    """Return whether flash attention is enabled and supported on the GPU with number `device`. torch.compile
+    evaluates this function once and uses the result as a constant (`engine/step/compiled.py`).
+    """
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 
@@ -369,16 +395,16 @@ def share_tables(model: nn.Module) -> None:
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormModule]:
-    """Return the RMS norm of the queries and that of the keys, with weights of this dtype."""
+    """Return two RMS norms, for queries and for keys, with weights of the given dtype."""
     norm = partial(RmsNormModule, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """Return (B, T, H * K) reshaped to (B, H, T, K)."""
+    """Return `x` (B, T, H * K) reshaped to (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
 def _merge_heads(x_BHTK: Tensor) -> Tensor:
-    """Return (B, H, T, K) reshaped to (B, T, H * K)."""
+    """Return `x_BHTK` (B, H, T, K) reshaped to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

@@ -16,11 +16,13 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 
 
 class BatchNormModule(nn.Module):
-    """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
+    """Batch normalisation of (B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples,
+    then scale and shift.
 
-    Padding rows, which come last, belong to no group; they are normalised among themselves, so that they stay finite.
-    Running statistics are updated once per step, in `fold` (see `sample_groups.py`); `reset_buffers` resets them. A
-    group with one value per channel (the last one, of a single sample) has no variance and is not counted in them.
+    Padding rows come last and belong to no group; they are normalised separately, so that their values stay
+    finite. Running statistics are updated once per step by `fold` (see `sample_groups.py`), and
+    `reset_buffers` resets them. A group with only one value per channel, such as a last group of a single
+    sample, has no variance and is left out of the running statistics.
     """
 
     running_mean: Tensor
@@ -48,7 +50,9 @@ class BatchNormModule(nn.Module):
         self.pending: Tensor | None = None  # sums over groups: C means, C variances, number of groups
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers; called after `to_empty`."""
+        """Write the start values of the running statistics. Called after `to_empty`, which leaves buffers without
+        values.
+        """
         with torch.no_grad():
             self.running_mean.zero_()
             self.running_var.fill_(1)
@@ -71,15 +75,17 @@ class BatchNormModule(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return weight and bias in the dtype of the running statistics, since fully_shard may provide the parameters
-        in bfloat16."""
+        """Return weight and bias in the dtype of the running statistics; with `fully_shard` the parameters may be
+        bfloat16.
+        """
         if self.weight is None or self.bias is None:
             return None, None
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Return the normalised groups of this rank's first `real` rows: all groups of `size` rows at once, then the
-        last one if it is smaller."""
+        """Return the first `real` rows of `x`, normalised in groups of `size` rows: one tensor with all complete
+        groups, then one with the last group if this is smaller.
+        """
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
         if real > full:
@@ -87,10 +93,11 @@ class BatchNormModule(nn.Module):
         return pieces
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
-        """Return `x` (G * n, C, ...), each of the G groups of n rows normalised by its own mean and variance. The
-        groups are reshaped to channels (n, G * C, ...) for one call of torch's kernel. With `counts`, the statistics of
-        the groups are added to the pending sums (with momentum 1, torch's kernel returns the statistics of this call,
-        with unbiased variance)."""
+        """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the mean and variance of
+        the group. The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is
+        enough. `counts`: whether to add the statistics of the groups to the pending sums. The kernel is called
+        with momentum 1, and so returns mean and unbiased variance of these rows alone.
+        """
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
@@ -113,8 +120,9 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return this rank's rows of a group after normalisation over the whole group, whose rows are divided over
-        `span` neighbouring ranks. `x`: this rank's rows, possibly none."""
+        """Return this rank's rows `x` of a group, normalised over the whole group. The rows of the group are
+        divided over `span` neighbouring ranks; `x` may have no rows.
+        """
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
@@ -131,17 +139,20 @@ class BatchNormModule(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """Return and reset the sums (2C + 1,) over the groups since the last call: means, variances, number of
-        groups."""
+        """Return the sums over the groups since the last call, (2C + 1,): means, variances and the number of
+        groups. Then start new sums.
+        """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
 
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the running statistics of each module by the mean over the groups in its entry of `pending`. Change
-        nothing if the entry has no groups, or if `finite` is false. All modules with the same momentum are updated
-        together: a ResNet-50 would launch 640 small kernels otherwise."""
+        """Update the running statistics of each module. `pending`: for each module the sums of `take_pending`,
+        added up over the ranks; the update uses their mean over the groups. A module without groups is
+        unchanged, and all modules are if `finite` is false. Modules with the same momentum are updated
+        together, to launch fewer kernels: for a ResNet-50 these would be 640.
+        """
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))
@@ -156,9 +167,11 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Normalisation over the rows of a process group. From x (R, C, ...) on each rank (R may be 0) it computes
-    normalised x, and over all ranks mean (C,), biased variance (C,) and count (1,). One reduction in the forward, one
-    in the backward; the gradients of weight and bias come from this rank's rows only."""
+    """Differentiable normalisation over the rows of all ranks of a process group. Input: x (R, C, ...) on each
+    rank; R may be 0. Outputs: normalised x, and over all ranks the mean (C,), the biased variance (C,) and
+    the count (1,). Forward and backward need one reduction each. The gradients of weight and bias are those
+    of this rank's rows only.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:
@@ -207,11 +220,12 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place; groups are the samples that one
-    rank has at a time.
+    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place. A group is then the
+    samples of one forward on one rank.
 
-    Only the class of a module changes: names, tensors, hooks and references stay. Not replaced: subclasses with their
-    own `forward`, and modules whose running statistics are missing or a plain mean (`momentum` None).
+    Only the class of each module changes; names, tensors, hooks and references stay. Subclasses with their
+    own `forward`, modules without running statistics, and modules with `momentum` None (a cumulative
+    average) are not replaced.
     """
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
@@ -230,5 +244,5 @@ def _adopting_class(kind: Any) -> Any:
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:
-    """Return a vector (C,) reshaped to (1, C, 1, ...), with as many dimensions as `like`."""
+    """Return `vector` (C,) reshaped to (1, C, 1, ...), with as many dimensions as `like`."""
     return vector.view(1, -1, *(1,) * (like.dim() - 2))

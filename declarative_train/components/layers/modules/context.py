@@ -14,9 +14,10 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis, as this rank sees them, for sequences of `length` positions. `firsts`: the first
-    position of each of this rank's two chunks of `chunk` positions. `in_ring`: keys travel around the ranks, otherwise
-    they are gathered."""
+    """Ranks of the `context` axis for sequences of `length` positions. Each rank has two chunks of `chunk`
+    positions; `firsts` are the first positions of this rank's chunks. `in_ring`: whether keys are sent
+    around the ranks one by one; otherwise each rank gathers all keys.
+    """
 
     def __init__(self, peers: Peers, length: int, *, in_ring: bool = False) -> None:
         self._peers, self.length, self.in_ring = peers, length, in_ring
@@ -24,16 +25,18 @@ class ContextRanks:
         self.firsts = self.firsts_of(peers.rank)
 
     def firsts_of(self, rank: int) -> tuple[int, int]:
-        """Return the first position of each of a rank's two chunks."""
+        """Return the first position of each of the two chunks of `rank`."""
         return rank * self.chunk, (2 * self._peers.size - 1 - rank) * self.chunk
 
     def owners(self) -> list[int]:
-        """Return the ranks of the ring in the order in which this rank gets their keys, itself first."""
+        """Return all ranks in the order in which this rank gets their keys. This rank is the first."""
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
-        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the rank
-        from which `x` came originally; if it is the last one in `owners`, nothing is sent and `x` is returned."""
+        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the
+        rank to which the values of `x` belong. If `owner` is the last rank in `owners()`, `x` has been on all
+        ranks: nothing is sent, and `x` is returned.
+        """
         rank, size = self._peers.rank, self._peers.size
         if owner == (rank + 1) % size:
             return x
@@ -42,26 +45,29 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, device: torch.device) -> Tensor:
-        """Return the numbers of this rank's positions (T / N,)."""
+        """Return the indices in the sequence of this rank's positions, (T / N,)."""
         return torch.cat([torch.arange(first, first + self.chunk, device=device) for first in self.firsts])
 
     def take(self, whole: Tensor) -> Tensor:
-        """Return only this rank's positions (B, T / N, ...) of a tensor (B, T, ...)."""
+        """Return the positions of `whole` (B, T, ...) that belong to this rank, (B, T / N, ...)."""
         return torch.cat([whole[:, first : first + self.chunk] for first in self.firsts], 1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...) of a tensor of which each rank has its own positions. In the backward, each
-        rank gets the gradients of its own positions, summed over the ranks."""
+        """Return all positions (B, T, ...), given this rank's positions `x` (B, T / N, ...). In the backward, each
+        rank gets the gradients of its own positions, summed over the ranks.
+        """
         return exchange(x, self._gather, self._sum)
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. In the backward, the gradients of the ranks are summed: each rank uses
-        the sum for its own part of the loss."""
+        """Return the sum of `x` over the ranks. Each rank uses the sum in its part of the loss, so the backward
+        sums the gradients of all ranks.
+        """
         return exchange(x, self._peers.sum, self._peers.sum)
 
     def gather_words(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...) of a tensor of integers or booleans of which each rank has its own
-        positions."""
+        """Return all positions (B, T, ...) of a tensor of integers or booleans, given this rank's positions `x`
+        (B, T / N, ...).
+        """
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
 
     def _gather(self, x: Tensor) -> Tensor:

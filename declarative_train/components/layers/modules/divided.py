@@ -33,10 +33,10 @@ class Peers(Protocol):
 
 
 class TensorRanks:
-    """Ranks of the `tensor` axis with differentiable communication; this process is number `index` of `size`.
+    """Ranks of the `tensor` axis, with differentiable communication. This process is number `index` of `size`.
 
-    `reads` and `writes`: whether the input and the output of the layer have all tokens or a part of them, as in
-    `graph/token_cuts.py`.
+    `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output, or only a
+    part of the tokens; values as in `graph/token_cuts.py`.
     """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
@@ -44,8 +44,9 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer, the same on all ranks; in the backward, the gradients of the ranks are
-        summed."""
+        """Return the input of a divided layer with all tokens, equal on all ranks. In the backward, the gradients
+        of all ranks are summed.
+        """
         if self._reads == "joined":  # `gather_tokens` has done both
             return x
         if self._reads == "tokens":
@@ -53,35 +54,42 @@ class TensorRanks:
         return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks, or this rank's tokens of the sum; in the backward, each rank gets the
-        gradient of the sum."""
+        """Return the sum of `x` over the ranks; if `writes` is "tokens", only this rank's tokens of the sum. In
+        the backward, each rank gets the gradient of the whole sum.
+        """
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
         return exchange(x, self._sum, _identity)
 
     def join(self, x: Tensor) -> Tensor:
-        """Return the features of all ranks (..., F * size), given F on each; in the backward, each rank gets the
-        gradient of its own features."""
+        """Return the features of all ranks, (..., F * size), given this rank's features `x` (..., F). In the
+        backward, each rank gets the gradient of its own features.
+        """
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def split(self, x: Tensor) -> Tensor:
-        """Return this rank's features of `x` (..., F), which is the same on all ranks; in the backward, the gradients
-        of all features are gathered."""
+        """Return this rank's part of the features of `x` (..., F), a tensor that is equal on all ranks. In the
+        backward, the gradients of all parts are gathered.
+        """
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given a part of them on each rank, for layers that each compute a part of the
-        gradient; in the backward, each rank gets the gradients of its own tokens, summed over the ranks."""
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, for layers that are divided, so that each
+        rank computes a part of the gradient. In the backward, each rank gets the gradients of its own tokens,
+        summed over the ranks.
+        """
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given a part of them on each rank, for a layer that all ranks compute in the
-        same way; in the backward, each rank gets the gradient of its own tokens."""
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, for a layer that every rank computes as a
+        whole. In the backward, each rank gets the gradient of its own tokens, without a sum over the ranks.
+        """
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """Return this rank's part of the tokens of `x` (B, T, ...), which is the same on all ranks; in the backward,
-        the gradients of all tokens are gathered."""
+        """Return this rank's tokens of `x` (B, T, ...), a tensor that is equal on all ranks. In the backward, the
+        gradients of all tokens are gathered.
+        """
         return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
     def total(self, x: Tensor) -> Tensor:
@@ -99,7 +107,7 @@ class TensorRanks:
         return self.take_part(x, dim).contiguous()
 
     def take_part(self, x: Tensor, dim: int) -> Tensor:
-        """Return this rank's part of a tensor along dimension `dim`."""
+        """Return this rank's part of `x`, which is divided evenly along dimension `dim`."""
         return x.chunk(self.size, dim)[self.index]
 
     def __deepcopy__(self, memo: dict[int, object]) -> TensorRanks:
@@ -107,8 +115,9 @@ class TensorRanks:
 
 
 class _Exchange(torch.autograd.Function):
-    """Differentiable communication: one function for the tensor in the forward, another for the gradient in the
-    backward."""
+    """Differentiable communication: a function that the forward applies to the tensor, and another that the
+    backward applies to the gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
@@ -131,9 +140,11 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace the parameters named in `cuts`, of a module on the meta device, by this rank's parts, and record the cuts
-    on the module, since sharding replaces the tensors. `made`: whole parameter -> part, extended by each call, so that
-    tied parameters stay tied."""
+    """Replace parameters of `part`, a module on the meta device, by this rank's parts of them. `cuts`:
+    parameter name -> how it is divided; `cuts` is also stored on the module, because sharding later
+    replaces the tensors. `made`: whole parameter -> this rank's part; new pairs are added, so that
+    parameters that several modules share stay shared.
+    """
     for name, cut in cuts.items():
         whole = part._parameters[name]
         packed = getattr(part, "packed", None) if name == "weight" else None
@@ -147,8 +158,10 @@ def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn
 
 
 def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
-    """Replace the parameters `cuts` of a model on the meta device, given by their names, by this rank's parts. A
-    parameter of a module that the model does not have is left out."""
+    """Replace parameters of `model`, which is on the meta device, by this rank's parts of them. `cuts`: full
+    parameter name -> how the parameter is divided. Names in modules that the model does not have are
+    ignored.
+    """
     by_owner: dict[str, dict[str, RankCut]] = {}
     modules, made = dict(model.named_modules()), dict[Tensor, nn.Parameter]()
     for name, cut in cuts.items():
@@ -160,7 +173,9 @@ def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
 
 
 def find_cuts(model: nn.Module) -> dict[str, RankCut]:
-    """Return the cut of each parameter of which this rank holds a part, by name."""
+    """Return how each divided parameter of `model` is cut, by its name. Only parameters of which this rank
+    holds a part are included.
+    """
     return {
         f"{path}.{name}": cut for path, part in model.named_modules() for name, cut in getattr(part, _CUTS, {}).items()
     }

@@ -22,16 +22,18 @@ class ColumnLinear(nn.Linear):
 
 
 class GatheredLinear(ColumnLinear):
-    """Linear layer with a part of the output features on each rank; the outputs are gathered: (B, ..., in) to (B, ...,
-    out)."""
+    """Linear layer with this rank's part of the output features, which then gathers the outputs of all ranks:
+    (B, ..., in) to (B, ..., out).
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return self._ranks.join(super().forward(input))
 
 
 class RowLinear(ColumnLinear):
-    """Linear layer with this rank's part of the input features; the outputs of all ranks are summed: (B, ..., in /
-    size) to (B, ..., out). The bias is not divided, and is added after the sum."""
+    """Linear layer with this rank's part of the input features. The outputs of all ranks are summed: (B, ...,
+    in / size) to (B, ..., out). Every rank has the whole bias, which is added after the sum.
+    """
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         super().__init__(linear, ranks)
@@ -46,8 +48,10 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 
 def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
-    """Return a linear layer, possibly with an adapter, that computes this rank's part; the caller replaces the
-    parameters. `kind`: `LayerCut.kind`; "heads" is a projection to heads inside of attention."""
+    """Return a linear layer that computes this rank's part of `linear`, which may have an adapter. The caller
+    replaces the parameters. `kind`: how the layer is divided (`LayerCut.kind`); "heads" is for a projection
+    inside an attention layer.
+    """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)
         return linear

@@ -26,8 +26,9 @@ _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents of a batch. `starts`: (N + 1,) int32, the first position of each document in the B * T tokens, then B *
-    T; `longest`: length of the longest one."""
+    """Documents of a batch, whose rows are joined to one sequence of B * T tokens. `starts` (N + 1,) int32:
+    the index of the first token of each document, then B * T. `longest`: length of the longest document.
+    """
 
     starts: Tensor
     longest: int
@@ -35,8 +36,9 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """Return torch's varlen attention function; None if this version of torch has none that supports a window and a
-    scale."""
+    """Return torch's varlen attention function, or None if this version of torch has no such function with the
+    arguments for a window and a scale.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -46,8 +48,10 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether the varlen kernel can be used for these queries: half precision on a GPU, heads of a width that it
-    supports, no dropout, not compiled, and the weights of all pairs are not needed."""
+    """Return whether the varlen kernel can be used for these queries. It needs half precision, a GPU and a
+    head width that support it, no dropout and no torch.compile. `needs_weights`: whether the attention
+    weights of all pairs are needed; the kernel does not give them.
+    """
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
@@ -62,7 +66,9 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """Treat fake tensors, which have no real device, as tensors on a GPU during the `with` block."""
+    """During the `with` block, treat fake tensors, which have no real device, as tensors on a GPU that has the
+    kernels if `is_gpu`, else as tensors on a device without them.
+    """
     token = _pretended_gpu.set(is_gpu)
     try:
         yield
@@ -71,22 +77,25 @@ def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor is a FakeTensor, as used to estimate memory. The module of that class is slow to import,
-    so it is looked up among the imported modules."""
+    """Return whether a tensor is a FakeTensor, which the memory estimate uses. The class is looked up among
+    the imported modules, because importing its module is slow.
+    """
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 class DocumentTable:
-    """Cache of the documents of the current batch, which all layers of a model share: finding them makes the host wait
-    for the device."""
+    """Cache of the documents of the current batch, shared by all attention layers of a model. To find the
+    documents, the host must wait for the device, so this is done once per batch.
+    """
 
     def __init__(self) -> None:
         self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
-        """Return the documents in segments (B, T), computed once per tensor; None if they need a mask, as in
-        `documents`."""
+        """Return the documents in `segments` (B, T), or None if the varlen kernel cannot be used for them, as the
+        function `documents` does. The result is computed once for each tensor.
+        """
         kept = self._kept
         if kept is None or kept[0] is not segments:
             self._kept = kept = segments, documents(segments)
@@ -97,8 +106,10 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents in segments (B, T): each run of equal numbers is one. None if a number occurs in two
-    separate runs of a row. Fake tensors, which have no values, count as one document per row."""
+    """Return the documents in `segments` (B, T), the document number of each token: neighbouring tokens with
+    equal numbers are a document. None if the tokens of a document are not all neighbours. For fake tensors,
+    which have no values, each row is one document.
+    """
     B, T = segments.shape
     if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
@@ -121,8 +132,9 @@ def attend_documents(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K), in which each document attends only to itself. `window` applies to a
-    causal layer."""
+    """Return the attention output (B, H, T, K), where each token attends only to tokens of its own document.
+    `found`: the documents of the batch. `window` is used only if `causal`.
+    """
     B, H, T, K = q_BHTK.shape
     shared = H // k_BGTK.shape[1]
     if shared > 1:  # not every backend takes fewer key heads

@@ -13,12 +13,14 @@ from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
 def _indices(x: Tensor) -> Tensor:
-    """Return `x` as int64, or unchanged if torch can use it as index (int32, int64); a field of bytes may be uint8."""
+    """Return the indices `x` in a dtype that torch accepts for indexing: int32 and int64 are unchanged, other
+    integer dtypes (such as uint8, for a field of bytes) become int64.
+    """
     return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
 
 
 class EmbeddingModule(nn.Module):
-    """Embedding of (B, ...) integers to (B, ..., D)."""
+    """Module that replaces each number of an integer tensor (B, ...) by its learned vector, (B, ..., D)."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None) -> None:
         super().__init__()
@@ -28,7 +30,9 @@ class EmbeddingModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Keep only this rank's rows of the table from now on; the caller replaces `weight`."""
+        """Use only this rank's rows of the table from now on. The caller replaces the parameter `weight` by these
+        rows.
+        """
         self.ranks = ranks
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,8 +43,9 @@ class EmbeddingModule(nn.Module):
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
     def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
-        """Return the vectors of all numbers: each rank looks up the numbers of its own rows, with zeros for others, and
-        the results are summed over the ranks."""
+        """Return the vectors of all numbers in `x`. Each rank looks up the numbers whose rows it has and puts
+        zeros for the others; the results are then summed over the ranks.
+        """
         rows = self.weight.shape[0]
         first = ranks.index * rows
         place = x - first
@@ -57,7 +62,9 @@ class EmbeddingModule(nn.Module):
 
 
 class EmbeddingsModule(nn.Module):
-    """Embedding of (B, ..., K) integers to (B, ..., D_0 + ... + D_K-1), by a table per column."""
+    """Module with a table of learned vectors for each of K columns: integers (B, ..., K) to the joined
+    vectors, (B, ..., D_1 + ... + D_K).
+    """
 
     def __init__(self, num_embeddings: Sequence[int], embedding_dims: Sequence[int]) -> None:
         super().__init__()
@@ -72,7 +79,9 @@ class EmbeddingsModule(nn.Module):
 
 
 class EmbeddingBagModule(nn.Module):
-    """Embedding of (B, T) integers to (B, D): the rows looked up, reduced over T."""
+    """Module that looks up a learned vector for each of T integers and reduces the vectors to one: (B, T) to
+    (B, D).
+    """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, mode: str, padding_idx: int | None) -> None:
         super().__init__()

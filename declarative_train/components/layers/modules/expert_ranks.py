@@ -1,8 +1,8 @@
-"""Expert parallelism: each row of a mixture of experts is sent to the rank that holds its expert, and the result is
-sent back.
+"""Expert parallelism: each row that enters a mixture of experts is sent to the rank that holds the expert
+chosen for it, and the result is sent back.
 
-Lepikhin et al., GShard, 2020. No row is dropped, so the number of rows that a rank receives is only known when it is
-sent: the host waits once for these numbers in every forward.
+Lepikhin et al., GShard, 2020. No row is dropped, so how many rows a rank receives depends on the batch:
+in every forward the host waits once for these numbers.
 """
 
 from __future__ import annotations
@@ -28,21 +28,25 @@ class Peers(Protocol):
 
 
 class OwnExperts(nn.Module):
-    """Base class of a module that holds the networks of experts, and nothing else: with an `expert` axis, those of this
-    rank."""
+    """Base class of a module whose only parameters are those of experts. With an `expert` axis, these are only
+    the experts of this rank.
+    """
 
 
 class ExpertRanks:
-    """Ranks of the `expert` axis; this process is number `index` of `size`, and each holds an equal part of the
-    experts, in order."""
+    """Ranks of the `expert` axis. This process is number `index` of `size`; rank i holds the i-th of `size`
+    equal parts of the experts.
+    """
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self.index, self.size = peers.rank, peers.size
 
     def compute(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, ends: Tensor) -> Tensor:
-        """Return the results (R, D) for rows (R, D) that are sorted by expert, whichever rank holds the expert. `ends`
-        (E,): for each expert, the index after its last row. `experts(rows, ends)` computes the experts of this rank."""
+        """Return the results (R, D) of the experts for `rows` (R, D), which are sorted by expert; rows are sent to
+        the ranks that hold their experts. `ends` (E,): for each expert, the index after its last row.
+        `experts(rows, ends)`: the function that computes the experts of this rank.
+        """
         counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
         sent, received = self._sizes(ends, counts_SE, len(rows))
         arrived = exchange(rows, self._exchange(sent, received), self._exchange(received, sent))
@@ -53,14 +57,18 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Return the number of rows that each rank sends to each expert of this rank, (S, E / S)."""
+        """Return how many rows each rank sends to each expert of this rank, (S, E / S) for S ranks. `ends` (E,):
+        for each of the E experts, the index after its last row on this rank.
+        """
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return the numbers of rows that this rank sends to each rank and receives from each rank. `counts_SE`: the
-        result of `_exchange_counts`. For meta or fake tensors, which have no values, equal numbers are assumed."""
+        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each rank.
+        `ends` (E,): for each expert, the index after its last row on this rank. `counts_SE`: the result of
+        `_exchange_counts`. Meta and fake tensors have no values; then equal numbers are returned.
+        """
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even
@@ -70,7 +78,9 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the index that sorts the received rows by expert; they arrive sorted by sender, then by expert."""
+        """Return the index that sorts the `num_rows` received rows by expert. They arrive sorted by sender, and by
+        expert within each sender. `counts_SE`: the result of `_exchange_counts`.
+        """
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

@@ -1,5 +1,6 @@
-"""Products of groups of rows with one matrix per group: torch's `grouped_mm` on a GPU, else one product after the
-other."""
+"""Matrix products for rows in groups, where each group has its own matrix: torch's `grouped_mm` on a GPU,
+otherwise one product per group.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ _ALIGNED = 8  # elements of 16 bits in 16 bytes
 
 
 def multiply_groups(x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
-    """Return (R, O): each row of x (R, I) times the transposed matrix of its group. `ends` (E,), int32: the row after
-    the last one of each group."""
+    """Return (R, O): each row of `x` (R, I) times the transposed matrix of its group. `weight_EOI`: the
+    matrices of the E groups. `ends` (E,) int32: for each group, the index after its last row.
+    """
     if _has_product(x, weight_EOI):
         return F.grouped_mm(x, weight_EOI.mT, offs=ends)
     found: Tensor = _GroupedLinear.apply(x, weight_EOI, ends)  # type: ignore[no-untyped-call]
@@ -31,8 +33,9 @@ def _has_product(x: Tensor, weight_EOI: Tensor) -> bool:
 
 
 class _GroupedLinear(torch.autograd.Function):
-    """Matrix products of groups of rows, each with its own matrix, computed one after the other. For meta or fake
-    tensors only the shapes are computed."""
+    """Differentiable matrix products for rows in groups, computed one group after the other. For meta or fake
+    tensors only the shapes are computed.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
@@ -60,8 +63,10 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
-    """Return (group, slice of its rows) for each group that has rows; the host waits for the device. [] for meta or
-    fake tensors."""
+    """Return the group's number and the slice of its rows, for each group that has rows. `ends` (E,): for each
+    group, the index after its last row. The host waits for the device to read `ends`. The list is empty for
+    meta and fake tensors.
+    """
     if ends.is_meta or is_fake(ends):
         return []
     numbers = ends.tolist()
@@ -70,21 +75,26 @@ def _groups(ends: Tensor) -> list[tuple[int, slice]]:
 
 
 def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    """Return the rows of x in the order `index`. `back`: the inverse permutation."""
+    """Return the rows of `x` in the order `index`, a permutation. `back`: the inverse permutation, for the
+    backward.
+    """
     found: Tensor = _Rows.apply(x, index, back, 1)  # type: ignore[no-untyped-call]
     return found
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return each row of x (N, D) `times` times, in the order `order` (N * times,) of the copies. `back`: the inverse
-    permutation."""
+    """Return a tensor with `times` copies of each row of `x` (N, D). Copy k of row i has number i * times + k;
+    `order` (N * times,) is the sequence of copies in the result. `back`: the inverse permutation of
+    `order`.
+    """
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Rows(torch.autograd.Function):
-    """Selection of rows by index. In the backward the gradients of the copies of a row are summed. (The backward of
-    torch's indexing uses atomic additions, whose order is random.)"""
+    """Selection of rows by index. The backward sums the gradients of the copies of a row in a fixed order;
+    torch's indexing uses atomic additions there, whose order varies.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:

@@ -30,7 +30,9 @@ _CLIPPED_SLOPE = 1.702  # a sigmoid of so steep a line is close to the factor of
 
 
 class Routing(NamedTuple):
-    """Choice of experts for a position: `top_k` of `num_experts`, from the best `top_groups` of `num_groups` groups."""
+    """Settings for the choice of experts: each position uses `top_k` of `num_experts` experts. The experts are
+    divided into `num_groups` groups, of which only the best `top_groups` are considered.
+    """
 
     num_experts: int
     top_k: int
@@ -43,8 +45,9 @@ class Routing(NamedTuple):
 
 
 class ExpertKind(NamedTuple):
-    """Form of an expert's network: `hidden` features, activation, biases; `limit`: the limit of the activation
-    `clipped_silu`."""
+    """Structure of the network of each expert: `hidden` is the number of hidden features, `limit` the limit of
+    the activation `clipped_silu`.
+    """
 
     hidden: int
     activation: str
@@ -53,11 +56,12 @@ class ExpertKind(NamedTuple):
 
 
 class MoeModule(nn.Module):
-    """Module of the layer `moe`: x (B, ..., D), mask (B, ...) bool or None, balance (B,) or None -> output (B, ..., D),
-    balance loss (B,).
+    """Module of the layer `moe`, from x (B, ..., D) to the output (B, ..., D) and the balance loss (B,).
+    `mask`: bool (B, ...), or None. `balance`: balance loss of earlier layers (B,), or None.
 
-    With `bias_rate` the module counts the positions of each expert over the real rows of a step; `fold` then updates
-    the bias, as running statistics are updated (`sample_groups.py`).
+    With `bias_rate` the module counts how many positions of the step use each expert, without padding rows.
+    After the step `fold` updates the router's bias from these counts, as running statistics are updated
+    (`sample_groups.py`).
     """
 
     trains_with_statistics = True  # a batch norm only evaluates with its own
@@ -79,19 +83,22 @@ class MoeModule(nn.Module):
             self.over, self.groups = None, SampleGroups()  # so it is one of `MixesSamples`
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers; called after `to_empty`."""
+        """Write the start values of the buffers. Called after `to_empty`, which leaves buffers without values."""
         if self.bias is not None:
             self.bias.zero_()
         self.pending = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the hidden features of each expert from now on; the caller replaces the
-        parameters."""
+        """Compute only this rank's part of the hidden features of each expert from now on. The caller replaces the
+        parameters by the parts of these features.
+        """
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
         self.experts.num_parts = ranks.size
 
     def divide_experts(self, peers: ExpertRanks) -> None:
-        """Hold only this rank's experts from now on; the caller replaces the parameters."""
+        """Hold only the experts of this rank from now on. The caller replaces the parameters. `peers`: the ranks
+        over which the experts are divided.
+        """
         self.peers, self.experts.number = peers, self.experts.number // peers.size
 
     def forward(self, x: Tensor, mask: Tensor | None = None, balance: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -112,7 +119,9 @@ class MoeModule(nn.Module):
         return y, own if balance is None else balance + own
 
     def _scores(self, flat_ND: Tensor) -> Tensor:
-        """Return the router's scores (N, E), in float32 at least: rounding could change the choice."""
+        """Return the router's scores (N, E) of `flat_ND`, in float32 at least, because rounding could change which
+        experts are chosen.
+        """
         dtype = torch.promote_types(flat_ND.dtype, torch.float32)
         is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
         with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
@@ -122,7 +131,7 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _choose(self, scores_NE: Tensor) -> Tensor:
-        """Return the numbers of the chosen experts (N, K)."""
+        """Return the indices of the K experts that each position uses, (N, K)."""
         routing = self.routing
         for_choice = scores_NE if self.bias is None else scores_NE + self.bias
         if routing.top_groups < routing.num_groups:
@@ -139,8 +148,9 @@ class MoeModule(nn.Module):
         return weights_NK if self.routing.scale == 1.0 else weights_NK * self.routing.scale
 
     def _balance(self, scores_NE: Tensor, used_NE: Tensor, mask: Tensor | None, B: int) -> Tensor:
-        """Return the balance loss of each of the B samples (B,). `used_NE`: 1 where a position uses an expert, else
-        0."""
+        """Return the balance loss of each of the B samples, (B,). `used_NE`: 1 where a position uses an expert,
+        else 0. `mask`: False at positions that do not count; None: all count.
+        """
         if self.routing.is_sigmoid:
             scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
         E, K = self.routing.num_experts, self.routing.top_k
@@ -160,8 +170,10 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Add the number of positions of each expert, without padding rows, to the counts of the step. `used_NE`: 1
-        where a position uses an expert, else 0; B: number of samples."""
+        """Add the number of positions that use each expert, without padding rows, to the counts of the step.
+        `used_NE`: 1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`:
+        number of samples.
+        """
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
         if mask is not None:
@@ -171,7 +183,7 @@ class MoeModule(nn.Module):
         self.pending = counts if self.pending is None else self.pending + counts
 
     def take_pending(self) -> Tensor:
-        """Return and reset the number of positions of each expert (E,) since the last call."""
+        """Return how many positions used each expert since the last call, (E,), and start new counts."""
         assert self.bias is not None
         pending, self.pending = self.pending, None
         return torch.zeros_like(self.bias) if pending is None else pending
@@ -179,8 +191,9 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the router's bias of each module by the numbers of positions of its experts in `pending`, unless
-        `finite` is false."""
+        """Update the router's bias of each module. `pending`: for each module, how many positions used each
+        expert. Nothing changes if `finite` is false, which marks a skipped step.
+        """
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
             assert bias is not None
@@ -197,9 +210,11 @@ def apply_experts(
     chosen_NK: Tensor,
     weights_NK: Tensor,
 ) -> Tensor:
-    """Return (N, D): for each row of x, the sum of the results of its experts (their numbers `chosen_NK`), each times
-    its weight. `experts(rows, ends)` computes rows that are sorted by expert, for all experts, or for those of this
-    rank, with `peers`."""
+    """Return (N, D): for each row of `x_ND`, the weighted sum of the results of its K experts. `chosen_NK`:
+    indices of the experts. `weights_NK`: their weights. `experts(rows, ends)`: function that computes rows
+    sorted by expert. With `peers`, this function computes only the experts of this rank, and rows are
+    exchanged with the other ranks.
+    """
     K = chosen_NK.shape[1]
     numbers, order = chosen_NK.flatten().sort(stable=True)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
@@ -211,8 +226,10 @@ def apply_experts(
 
 
 class ExpertsModule(OwnExperts):
-    """Module with the networks of all experts: rows (R, D), sorted by expert, -> (R, D). `ends` (E,): for each expert,
-    the index after its last row. `num_parts`: the number of ranks whose results are summed."""
+    """Module with the networks of the experts, from `rows` (R, D), sorted by expert, to (R, D). `ends` (E,):
+    for each expert, the index after its last row. `num_parts`: number of ranks whose results are summed if
+    the hidden features are divided; each adds this fraction of the last bias.
+    """
 
     def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
         super().__init__()
@@ -245,12 +262,16 @@ class ExpertsModule(OwnExperts):
         return gate * torch.sigmoid(_CLIPPED_SLOPE * gate) * (up + 1)
 
     def _add(self, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
-        """Return the rows plus the bias of their expert. Its gradient is summed in the dtype of the bias."""
+        """Return each row plus the bias of its expert. `experts`: the index of the expert of each row. The
+        gradient of the bias is summed in the dtype of the bias.
+        """
         return (rows + bias.view(self.number, -1)[experts]).to(rows.dtype)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype that autocast uses for matrix products; autocast does not cast `grouped_mm`."""
+    """Return the dtype for matrix products with `x`: the dtype of autocast if it is on, else that of `x`.
+    Autocast does not convert the inputs of `grouped_mm`, so the caller does.
+    """
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x.dtype
     return torch.get_autocast_dtype(x.device.type)

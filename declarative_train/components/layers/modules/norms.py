@@ -1,6 +1,7 @@
-"""Normalisation within a sample: computed in float32, with the output in the dtype of the input.
+"""Normalisation within a sample. It is computed in float32, and the output has the dtype of the input.
 
-torch's kernels do so on their own; with autocast the output would be float32 on GPUs and unchanged on the CPU.
+torch's kernels compute in this way without autocast. With autocast the output would be float32 on GPUs,
+but not on the CPU.
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ class InstanceNormModule(nn.Module):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context manager that turns autocast off: the kernel accepts half precision and computes in float32
-    itself."""
+    """Return a context manager that turns autocast off on the device of `x`. The kernel accepts half precision
+    and computes in float32 anyway.
+    """
     kind = x.device.type
     is_on = kind != "meta" and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`, which may be a float32 field although the parameters are in half
-    precision."""
+    """Return the parameters in the dtype of `x`. They may be in half precision while `x` is a float32 field."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 

@@ -1,13 +1,15 @@
-"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the products and look-ups that unpack
-them.
+"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the matrix products and
+look-ups that use them.
 
-nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix
-E: 16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Two
-differences: blocks do not cross the ends of rows, so that rows can be sharded, and a scale is a bfloat16 instead of a
-float32 that is quantised again: 4.25 bits per number in total, in the paper 4.13. int8 has the same blocks, and 127
-steps on either side of zero.
+nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section
+3 and appendix E: each number is one of 16 levels at quantiles of a normal distribution, and each block
+of 64 numbers has its largest magnitude as scale. There are two differences from the paper. Blocks do
+not extend over the ends of rows, so that rows can be sharded. A scale is a bfloat16, not a float32 that
+is quantised again, which makes 4.25 bits per number instead of 4.13. int8 has blocks of the same size,
+and 127 levels on either side of zero.
 
-Packing, unpacking and packing again gives the same bytes. R rows, C columns, N blocks of a row.
+If packed bytes are unpacked and packed again, the bytes are the same. R rows, C columns, N blocks of a
+row.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed `weight`, with the table to unpack it. The module that has the weight has this object
-    as its attribute `packed`."""
+    """Number format of a packed weight, with the table to unpack it. The module with the parameter `weight`
+    has this object as its attribute `packed`.
+    """
 
     pairs: Tensor
 
@@ -61,15 +64,18 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the look-up table that gives the two levels stored in each byte."""
+        """Fill the look-up table of nf4, which gives for each value of a byte the two levels that it encodes. int8
+        has no table.
+        """
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Describe only this rank's part of the weight from now on; return the shape of the packed part. `cut`: how the
-        weight is divided; `rows`: rows of the whole weight."""
+        """Describe only this rank's part of the weight from now on, and return the shape of this part in packed
+        form. `cut`: how the weight is divided. `rows`: number of rows of the whole weight.
+        """
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
 
@@ -84,13 +90,13 @@ class Packed(nn.Module):
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
     def round_trip(self, values: Tensor) -> Tensor:
-        """Return weights (R, C) after packing and unpacking: rounded to the format."""
+        """Return the weights `values` (R, C) rounded to the number format, by packing and unpacking them."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
 
 def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
-    """Return weights (R, C) packed to uint8 (R, row_bytes)."""
+    """Return the weights `values_RC` packed to uint8, (R, row_bytes), in the number format `storage`."""
     rows, columns = values_RC.shape
     packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
     for part in _parts(rows, columns):
@@ -117,8 +123,9 @@ def _pack(values: Tensor, storage: StorageName) -> Tensor:
 
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return the weights (R, C) of packed bytes, rounded to `dtype` only at the end. `pairs`: the table of `Packed`;
-    `columns`: C."""
+    """Return the weights (R, C) that are stored in the bytes `packed`. They are computed at full precision and
+    then rounded to `dtype`. `pairs`: the look-up table of `Packed`, None for int8. `columns`: C.
+    """
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
@@ -146,8 +153,9 @@ def _parts(rows: int, columns: int) -> list[slice]:
 
 
 class _Product(torch.autograd.Function):
-    """Matrix product x (..., C) -> (..., R) with a packed weight. The unpacked weight is temporary, and is not saved
-    for the backward."""
+    """Differentiable matrix product with a packed weight, x (..., C) to (..., R). The weight is unpacked in
+    the forward and again in the backward, and not kept between them.
+    """
 
     @staticmethod
     def forward(
@@ -169,7 +177,9 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Tensor:
-    """Return x W^T + b. `packed`: number format of `weight`, None if it is an ordinary tensor."""
+    """Return x W^T + b, where W is `weight` and b is `bias`. `packed`: number format of `weight`; None if
+    `weight` is an ordinary tensor.
+    """
     if packed is None:
         return F.linear(x, weight, bias)
     dtype = compute_dtype(x.device.type, x.dtype)
@@ -186,15 +196,19 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which autocast would compute on `device_type`; `otherwise`, if autocast is off or `otherwise`
-    is float64. Autograd functions need it, because autocast has no effect in them."""
+    """Return the dtype in which autocast computes on `device_type`, or `otherwise` if autocast is off or
+    `otherwise` is float64. Autocast has no effect inside an autograd function, so the inputs of such
+    functions are converted to this dtype.
+    """
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)
 
 
 class PackedLinear(nn.Linear):
-    """Linear layer with a packed weight. `hold` converts `nn.Linear` to this class."""
+    """Linear layer with a packed weight. The function `hold` changes the class of an `nn.Linear` to this
+    class.
+    """
 
     packed: Packed
 
@@ -203,22 +217,27 @@ class PackedLinear(nn.Linear):
 
 
 def weights_in(module: nn.Module) -> Iterator[str]:
-    """Yield the names of the weights in `module` that can be stored in fewer bits (int8, nf4): of linear maps and
-    embeddings."""
+    """Yield the names of the weights in `module` that can be packed: the weights of linear layers and
+    embeddings.
+    """
     for path, part in module.named_modules():
         if _can_hold(part):
             yield f"{path}.weight" if path else "weight"
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Return whether the weight of a module can be packed: the module is a linear layer, or replaces one (an adapter,
-    the output layer of a chunked loss)."""
+    """Return whether the weight of the module `part` can be packed. It can if `part` is an `nn.Linear`, or a
+    module of dtrain that has an attribute `packed`, such as an adapter or the output layer of a chunked
+    loss.
+    """
     return type(part) is nn.Linear or "packed" in part.__dict__
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights named in `storages` by packed ones, before they have values; values are packed when they are
-    written (`as_written`). `roots`: modules that share parameters; the first one has all names."""
+    """Replace the weights named in `storages` by empty packed weights. `storages`: parameter name -> number
+    format. `roots`: modules that share these parameters; the names are those in the first one. The values
+    are written later, by `as_written`, which packs them.
+    """
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}
@@ -239,8 +258,9 @@ def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> Non
 
 
 def find_packed(module: nn.Module) -> dict[str, Packed]:
-    """Return the number format of each packed weight in a module, by the name of the weight; a tied weight has several
-    names."""
+    """Return the number format of each packed weight in `module` by parameter name. A weight that several
+    modules share is listed under each of its names.
+    """
     parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
     if not parts:
         return {}
@@ -253,8 +273,9 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of a module in which each packed or divided weight is replaced by a meta tensor of the
-    shape that it has otherwise."""
+    """Return the state dict of `module`, in which each packed or divided weight is replaced by a meta tensor
+    with the shape of the whole, unpacked weight.
+    """
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
     for name in packed:
@@ -273,8 +294,10 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
 
 
 def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
-    """Return a packed weight in float32. An unsharded one is unpacked on the host, since it may not fit on the GPU. A
-    sharded one keeps its layout and its device: each rank unpacks its own rows."""
+    """Return the packed weight `tensor` in float32. An unsharded weight is unpacked on the CPU, because the
+    result may not fit on the GPU. A sharded weight keeps its sharding and its device: each rank unpacks its
+    own rows.
+    """
     if hasattr(tensor, "placements"):
         return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
     tables = None if packed.tables is None else packed.tables.cpu()
@@ -283,9 +306,11 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """Yield a tensor to write values to: `tensor` itself or, for a packed weight, a float32 tensor that is packed into
-    `tensor` after the `with` block. `on_host`: create the float32 tensor on the host, because several are written
-    together."""
+    """Yield a tensor to which the caller writes the values of `tensor`. This is `tensor` itself if it is not
+    packed (`packed` is None); otherwise a float32 tensor, which is packed into `tensor` after the `with`
+    block. `on_host`: whether to create the float32 tensor on the CPU, for callers that write many weights
+    at once.
+    """
     if packed is None:
         yield tensor
         return

@@ -1,13 +1,14 @@
-"""Ring attention: keys and values travel around the ranks of the `context` axis, so that no rank holds those of all
-positions.
+"""Ring attention: each rank sends keys and values on to the next rank of the `context` axis, so that no
+rank holds the keys and values of all positions at once.
 
-Liu, Zaharia and Abbeel, Ring attention with blockwise transformers for near-infinite context, 2023; the softmax over
-blocks of keys is that of Milakov and Gimelshein, Online normalizer calculation for softmax, 2018. The backward sends
-keys and values around again, together with their gradients. Blocks are computed by matrix products, because no
-public function of torch gives a fused kernel for a block with the normalizer and its gradient.
+Liu, Zaharia and Abbeel, Ring attention with blockwise transformers for near-infinite context, 2023. The
+softmax is computed block by block as in Milakov and Gimelshein, Online normalizer calculation for
+softmax, 2018. The backward sends keys and values around again, together with their gradients. Blocks
+are computed by matrix products, because no public function of torch has a fused kernel that returns the
+normalizer of a block and is differentiable.
 
-B batch, T this rank's positions, H heads, G key heads, R heads for each key head, C queries of a block, S keys of a
-block, K head width.
+B batch, T this rank's positions, H heads, G key heads, R heads for each key head, C queries of a block,
+S keys of a block, K head width.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ MOST_QUERIES = 1024  # of a block, which bounds its scores
 
 @dataclass(frozen=True, slots=True)
 class RingAttention:
-    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the document
-    of each position; None: all positions are of one document. `seen` (same shape): whether a position may be seen as a
-    key; None: all may be."""
+    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the
+    document number of each position; None means one document. `seen` (B, positions of all ranks): whether a
+    position may be seen as a key; None means that all may.
+    """
 
     context: ContextRanks
     causal: bool
@@ -46,9 +48,10 @@ class RingAttention:
         return found
 
     def blocks(self, owner: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield the pairs of a block of this rank's queries and a block of the keys of rank `owner` in which some query
-        may see some key: (slice of the queries, slice of the keys, first position of the queries, first position of the
-        keys)."""
+        """Yield pairs of a block of this rank's queries and a block of the keys of rank `owner`. Pairs in which no
+        query may see a key are left out. Each pair is (slice of the queries, slice of the keys, first position
+        of the queries, first position of the keys).
+        """
         context = self.context
         c, step = context.chunk, min(context.chunk, MOST_QUERIES)
         for at, chunk in enumerate(context.firsts):
@@ -61,9 +64,10 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores (B, G, R, C, S) of a block, in float32 at least and -inf where a key is not seen, and the
-        factor of their gradient that `softcap` causes (None without it). `first`, `key`: first position of the queries
-        and of the keys."""
+        """Return the scores of a block and the factor of their gradient. Scores (B, G, R, C, S) are in float32 at
+        least, and -inf where a query may not see a key. The factor is the derivative of `softcap`, or None
+        without `softcap`. `first`, `key`: first position of the queries and of the keys.
+        """
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
         slope = None
@@ -89,8 +93,9 @@ class RingAttention:
 
 
 class _Ring(torch.autograd.Function):
-    """Attention as an autograd function of queries, keys, values and sinks; each rank holds the keys and values of one
-    rank at a time."""
+    """Ring attention as an autograd function of queries, keys, values and sinks. At each step a rank has the
+    keys and values of one rank.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: RingAttention) -> Tensor:
@@ -146,5 +151,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _finite(total: Tensor) -> Tensor:
-    """Return logarithms of normalizers with -inf, that of a query that has seen no key, replaced by 0."""
+    """Return the logarithms of normalizers with -inf replaced by 0. A value of -inf belongs to a query that
+    has seen no key.
+    """
     return total.masked_fill(total == float("-inf"), 0.0)

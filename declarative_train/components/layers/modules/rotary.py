@@ -14,8 +14,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Rotary angles. Pair i of a head is rotated by `base ** (-2 i / K)` per position; `scaling` changes these
-    frequencies ("", linear, llama3, yarn)."""
+    """Rotary angles. Pair i of the elements of a head is rotated by `base ** (-2 i / K)` radians per position.
+    `scaling` ("", linear, llama3 or yarn) changes these frequencies; with "" they are unchanged.
+    """
 
     base: float
     scaling: str = ""
@@ -32,7 +33,7 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor by which cosine and sine are multiplied; for yarn, equation 22 of the paper, else 1."""
+        """Factor by which cosine and sine are multiplied: for yarn, equation 22 of the paper, otherwise 1."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -43,16 +44,18 @@ class Angles:
 
     @property
     def product_factor(self) -> float:
-        """Factor on the products of queries and keys in latent attention (DeepSeek-V3)."""
+        """Factor by which latent attention (DeepSeek-V3) multiplies the products of queries and keys."""
         return self._magnify(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def _magnify(self, weight: float) -> float:
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin of the angles of T positions, (T, K / 2) each, in float32 at least.
+        """Return cosine and sine of the angles of positions 0 to T - 1, each (T, K / 2), multiplied by
+        `amplitude`. They are in float32 at least, on the device of `like`.
 
-        Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
+        Su et al., RoFormer, 2021. Elements i and i + K / 2 of a head are a pair, as in GPT-NeoX and in the
+        published Llama weights.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         plain = self.base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
@@ -62,8 +65,7 @@ class Angles:
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
     def _scale(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies (K / 2) of all pairs, changed by `scaling`; `plain`: the unscaled ones, from fast to
-        slow."""
+        """Return the frequencies (K / 2,) after `scaling`. `plain`: the frequencies before it, in falling order."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":
@@ -71,18 +73,21 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Return the frequencies scaled as for Llama 3: waves longer than the original length are slowed down by
-        `factor`, short ones are kept, with a ramp between them. Grattafiori et al., The Llama 3 herd of models, 2024;
-        the ramp is that of the published code."""
+        """Return the frequencies `plain` scaled as in Llama 3. A frequency of at least `high_freq_factor` turns
+        within the original length is unchanged, and one of at most `low_freq_factor` turns is divided by
+        `factor`. Between them the two values are mixed linearly, as in the published code. Grattafiori et al.,
+        The Llama 3 herd of models, 2024.
+        """
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = kept.clamp(0, 1)
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies (K // 2,) scaled by YaRN (Peng et al., 2023), from the unscaled ones in `plain`. A
-        frequency that makes more than `beta_fast` turns within the original length is unchanged, one that makes less
-        than `beta_slow` is divided by `factor`; between them the two are mixed linearly."""
+        """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023). A frequency of more than
+        `beta_fast` turns within the original length is unchanged, and one of fewer than `beta_slow` turns is
+        divided by `factor`. Between them the two values are mixed, linearly in the index of the frequency.
+        """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
@@ -92,14 +97,18 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the (fractional) index of the pair that makes `times` full turns within the original length."""
+        """Return the index, possibly fractional, of the pair of elements that makes `times` full turns within the
+        original length.
+        """
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 class RotaryTables:
-    """Cache of the table of cos and sin that all layers of a model with the same angles use (`share_tables`), kept
-    between steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile
-    the table is computed where it is used."""
+    """Cache of tables of cosines and sines, kept between steps. The layers of a model share the cache
+    (`share_tables`), and layers with the same angles use the same table. The tables are not buffers,
+    because buffers are moved to the meta device, cast and copied with the model. Under torch.compile nothing
+    is cached: each layer computes its table.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
@@ -121,8 +130,9 @@ class RotaryTables:
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Rotate each pair of elements by the angle of its position. Computes in the dtype of the table and returns the
-    dtype of x."""
+    """Return `x_BHTK` with each pair of elements rotated by the angle of its position. The computation is in
+    the dtype of the tables, the result in the dtype of `x_BHTK`.
+    """
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
     return turned.to(x_BHTK.dtype)

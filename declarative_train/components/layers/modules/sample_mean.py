@@ -13,8 +13,10 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 
 
 class SampleMeanModule(nn.Module):
-    """(B, ...): each sample gets the mean over its group of `over` samples; padding rows, which come last, belong to no
-    group. Evaluation uses the mean over the groups of the last step, which `fold` stores (see `sample_groups.py`)."""
+    """Module that replaces each sample of (B, ...) by the mean over its group of `over` samples. Padding rows
+    come last and are in no group. Evaluation uses the mean over the groups of the last training step, which
+    `fold` stores (see `sample_groups.py`).
+    """
 
     running_mean: Tensor
 
@@ -26,7 +28,7 @@ class SampleMeanModule(nn.Module):
         self.pending: Tensor | None = None  # sum of the means of the groups, flat, and the number of groups
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers; called after `to_empty`."""
+        """Write the start values of the buffers. Called after `to_empty`, which leaves buffers without values."""
         with torch.no_grad():
             self.running_mean.zero_()
         self.pending = None
@@ -55,15 +57,19 @@ class SampleMeanModule(nn.Module):
         return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
 
     def take_pending(self) -> Tensor:
-        """Return and reset the sums over the groups since the last call: means, number of groups."""
+        """Return a vector of the sums over the groups since the last call: the means, then the number of groups.
+        Then start new sums.
+        """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
 
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Store in each module the mean over the groups in its entry of `pending`. Change nothing if the entry has no
-        groups, or if `finite` is false."""
+        """Store in each module the mean over the groups of a step. `pending`: for each module the sums of
+        `take_pending`, added up over the ranks. A module without groups is unchanged, and all modules are if
+        `finite` is false.
+        """
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
             new = (part[:-1] / part[-1].clamp(min=1)).view_as(module.running_mean)
@@ -71,8 +77,9 @@ class SampleMeanModule(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """Differentiable all-gather: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. In the backward, each
-    rank gets the gradients of its rows, summed over the ranks."""
+    """Differentiable all-gather of rows in the order of the ranks: from (R, ...) on each rank to (ranks * R,
+    ...) on all. In the backward, each rank gets the gradients of its own rows, summed over the ranks.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -90,6 +97,8 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(x: Tensor, group: Any) -> Tensor:
-    """Concatenate the rows `x` (R, ...) of all ranks of a process group, in rank order, with gradients."""
+    """Return the rows `x` (R, ...) of all ranks of a process group, concatenated in the order of the ranks.
+    The result is differentiable.
+    """
     found: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
     return found

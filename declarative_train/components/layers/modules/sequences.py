@@ -73,8 +73,10 @@ class ClassTokenModule(nn.Module):
 
 
 class LearnedTensor(nn.Module):
-    """Module of the layer `parameter`: x (B, ...) to (B, *shape), the learned tensor for each sample. It is copied,
-    because a view would keep the gathered memory of a sharded unit."""
+    """Module of the layer `parameter`, from x (B, ...) to (B, *shape): the learned tensor, repeated for each
+    sample. The result is a copy, because a view would keep the gathered parameters of a sharded module in
+    memory.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class LearnedTensor(nn.Module):
 
 
 class LayerScaleModule(nn.Module):
-    """Module that multiplies x (B, ..., D) by a learned number per element of the last dimension."""
+    """Module that multiplies x (B, ..., D) by a learned vector (D,)."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -96,8 +98,9 @@ class LayerScaleModule(nn.Module):
 
 
 class SequencePoolModule(nn.Module):
-    """Module that pools sequences x (B, ..., T, D) to vectors (B, ..., D). Positions where mask (B, ..., T), bool or
-    None, is False do not count; a sequence without other positions gives 0."""
+    """Module that pools each sequence of x (B, ..., T, D) to one vector (B, ..., D). `mask` (B, ..., T): False
+    at positions to leave out; None: all count. A sequence in which no position counts gives 0.
+    """
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -126,13 +129,17 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Return y (N, ...), results for the sequences of `x`, with the leading dimensions of `x` (B, ..., T, D)."""
+    """Return `y` (N, ...), which has a row for each sequence of `x`, reshaped to the leading dimensions of `x`
+    (B, ..., T, D).
+    """
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return a mask (B, ..., S) or (B, ..., T, S) reshaped to (N, S) or (N, T, S), one row for each sequence of `x`,
-    after repeating dimensions of size 1; None for None."""
+    """Return a mask with one row for each of the N sequences of `x`: (B, ..., S) becomes (N, S), and (B, ...,
+    T, S) becomes (N, T, S). Leading dimensions of size 1 are repeated first. Return None if the mask is
+    None.
+    """
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]
@@ -145,7 +152,7 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 
 
 class LstmModule(nn.LSTM):
-    """LSTM for sequences x (B, ..., T, D) -> output, hidden, cell."""
+    """Module of the layer `lstm`, from x (B, ..., T, D) to the output and the last states hidden and cell."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -154,17 +161,17 @@ class LstmModule(nn.LSTM):
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
-    """Return `x` as sequences (N, T, D); on a GPU in the dtype of the weights of `layer`, the run's precision."""
+    """Return `x` reshaped to sequences (N, T, D). On a GPU the result has the dtype of the weights of `layer`."""
     weight = layer.weight_ih_l0
     assert isinstance(weight, Tensor)
     return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context manager for the forward of a recurrent layer.
+    """Return the context manager in which a recurrent layer must run on the device of `x`.
 
-    On CUDA, autocast would compute in float16 even under bfloat16. On the CPU, oneDNN's LSTM in half precision fails on
-    many processors; torch's own does not.
+    On CUDA it turns autocast off, which would compute in float16 even if its dtype is bfloat16. On the CPU
+    it turns oneDNN off, whose LSTM in half precision fails on many processors; torch's own LSTM does not.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)
@@ -175,7 +182,7 @@ def _kernel(x: Tensor) -> AbstractContextManager[object]:
 
 
 class GruModule(nn.GRU):
-    """GRU for sequences x (B, ..., T, D) -> output, hidden."""
+    """Module of the layer `gru`, from x (B, ..., T, D) to the output and the last state."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -184,7 +191,7 @@ class GruModule(nn.GRU):
 
 
 class RnnModule(nn.RNN):
-    """Plain recurrent network for sequences x (B, ..., T, D) -> output, hidden."""
+    """Module of the layer `rnn`, from x (B, ..., T, D) to the output and the last state."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
@@ -193,8 +200,9 @@ class RnnModule(nn.RNN):
 
 
 class BilinearModule(nn.Bilinear):
-    """Bilinear form of x (B, ..., D) and y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every
-    device, so inputs that autocast made half precision are cast to the dtype of the weight."""
+    """Bilinear form of x (B, ..., D) and y (B, ..., E): the result is (B, ..., out). Autocast does not support
+    `bilinear` on every device, so inputs in half precision are converted to the dtype of the weight.
+    """
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.bilinear(x.to(self.weight.dtype), y.to(self.weight.dtype), self.weight, self.bias)

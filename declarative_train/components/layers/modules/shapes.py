@@ -42,7 +42,9 @@ class GlobalMaxPoolModule(nn.Module):
 
 
 class PatchEmbeddingModule(nn.Module):
-    """(B, C, H, W) to (B, T, D): each patch through one linear map, row by row."""
+    """Module that splits images (B, C, H, W) into patches, row by row, and applies one linear map to each: (B,
+    T, D).
+    """
 
     def __init__(
         self, channels: int, embedding_dim: int, patch: tuple[int, ...], bias: bool, dtype: torch.dtype
@@ -57,8 +59,9 @@ class PatchEmbeddingModule(nn.Module):
 
 
 class DropPathModule(nn.Module):
-    """Stochastic depth: in training, sets each sample to zero with probability p and scales the others by 1 / (1 -
-    p)."""
+    """Stochastic depth: in training each sample is set to zero with probability p, and the other samples are
+    multiplied by 1 / (1 - p).
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -72,7 +75,9 @@ class DropPathModule(nn.Module):
 
 
 class EmbeddingNoiseModule(nn.Module):
-    """Uniform noise on vectors (B, T, D) in training, of at most alpha / sqrt(T * D)."""
+    """Module that in training adds uniform noise to vectors (B, T, D). Its magnitude is at most alpha / sqrt(T
+    * D).
+    """
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
