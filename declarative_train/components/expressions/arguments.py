@@ -1,4 +1,6 @@
-"""Binding of the arguments of a call in an expression: match them to the parameters of the function and check each."""
+"""Matching of the arguments of a call in an expression to the parameters of the function, with a check of
+each argument.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Ones(Init):
 
 
 class Normal(Init):
-    """Normally distributed around `mean`."""
+    """Normal distribution with mean `mean` and standard deviation `std`."""
 
     type: Literal["normal"] = "normal"
     mean: float = Field(default=0.0, allow_inf_nan=False)
@@ -75,10 +75,12 @@ class Normal(Init):
 
 
 class TruncNormal(Init):
-    """Normally distributed around `mean`, cut off at `cut` standard deviations on both sides.
+    """Normal distribution with mean `mean` and standard deviation `std`, cut off at `cut` standard deviations
+    on both sides.
 
-    Computed by the inverse of the distribution function from one uniform number per element. torch's `trunc_normal_`
-    takes the bounds as values instead, so that its default of -2..2 does not cut anything at a small `std`.
+    Computed by the inverse of the distribution function from one uniform number per element. torch's
+    `trunc_normal_` takes the bounds as values instead, so that its default of -2..2 does not cut anything
+    at a small `std`.
     """
 
     type: Literal["trunc_normal"] = "trunc_normal"
@@ -100,7 +102,7 @@ class TruncNormal(Init):
 
 
 class Uniform(Init):
-    """Uniformly distributed between `low` and `high`."""
+    """Uniform distribution between `low` and `high`."""
 
     type: Literal["uniform"] = "uniform"
     low: float = Field(default=0.0, allow_inf_nan=False)
@@ -161,7 +163,7 @@ class _Kaiming(MatrixInit, ABC):
 
 
 class XavierUniform(_Xavier):
-    """Uniform, with variance 2 / (fan in + fan out)."""
+    """Uniform distribution around 0 with standard deviation `gain` x sqrt(2 / (fan in + fan out))."""
 
     type: Literal["xavier_uniform"] = "xavier_uniform"
 
@@ -171,7 +173,7 @@ class XavierUniform(_Xavier):
 
 
 class XavierNormal(_Xavier):
-    """Normal, with variance 2 / (fan in + fan out)."""
+    """Normal distribution around 0 with standard deviation `gain` x sqrt(2 / (fan in + fan out))."""
 
     type: Literal["xavier_normal"] = "xavier_normal"
 
@@ -180,7 +182,9 @@ class XavierNormal(_Xavier):
 
 
 class KaimingUniform(_Kaiming):
-    """Uniform, with standard deviation gain / sqrt(fan)."""
+    """Uniform distribution around 0 with standard deviation gain / sqrt(fan); the gain is that of
+    `nonlinearity`.
+    """
 
     type: Literal["kaiming_uniform"] = "kaiming_uniform"
 
@@ -190,7 +194,9 @@ class KaimingUniform(_Kaiming):
 
 
 class KaimingNormal(_Kaiming):
-    """Normal, with standard deviation gain / sqrt(fan)."""
+    """Normal distribution around 0 with standard deviation gain / sqrt(fan); the gain is that of
+    `nonlinearity`.
+    """
 
     type: Literal["kaiming_normal"] = "kaiming_normal"
 

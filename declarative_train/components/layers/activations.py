@@ -112,7 +112,9 @@ class Celu(Activation):
 
 
 class Selu(Activation):
-    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` with it)."""
+    """`elu` times a constant; both constants are chosen so that values keep mean 0 and variance 1 from layer
+    to layer. Use `alpha_dropout` with it.
+    """
 
     module: ClassVar[str] = "nn.SELU"
     type: Literal["selu"] = "selu"
@@ -183,7 +185,7 @@ class Softsign(Activation):
 
 
 class AlongDimension(Activation, ABC):
-    """Base class of activations that give probabilities along a dimension."""
+    """Base class of softmax and its logarithm, which are computed along one dimension."""
 
     dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
@@ -196,7 +198,7 @@ class AlongDimension(Activation, ABC):
 
 
 class Softmax(FunctionLayer, AlongDimension):
-    """exp(x), scaled to sum to 1 along a dimension. Not for losses that take logits."""
+    """exp(x), divided by its sum along a dimension. Do not put it before a loss that expects logits."""
 
     type: Literal["softmax"] = "softmax"
 
@@ -208,7 +210,9 @@ class LogSoftmax(FunctionLayer, AlongDimension):
 
 
 class Glu(Activation):
-    """Gated linear unit: the first half of a dimension times the sigmoid of the second half."""
+    """Gated linear unit: splits a dimension into two halves, and returns the first half times the sigmoid of
+    the second.
+    """
 
     module: ClassVar[str] = "nn.GLU"
     type: Literal["glu"] = "glu"

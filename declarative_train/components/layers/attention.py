@@ -112,11 +112,11 @@ class Rotary(BaseModel):
 class SelfAttention(Layer):
     """Multi-head attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence separately.
 
-    `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key); a dimension
-    of size 1 before these is repeated. `segments` (B, ..., T), whole numbers, puts several texts into one sequence:
-    positions see only those with the same number. `positions` (B, ..., T) are the positions for `rotary`; left out:
-    from 0 on. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is all you
-    need, 2017.
+    `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key). Leading
+    dimensions of size 1 are repeated. `segments` (B, ..., T), whole numbers, divides a sequence into several texts: a
+    position sees only positions with the same number. `positions` (B, ..., T) are the positions for `rotary`; without
+    this input they are 0 to T - 1. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al.,
+    Attention is all you need, 2017.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (
@@ -212,8 +212,8 @@ class CrossAttention(Layer):
     """Multi-head attention of a sequence to another: `query` (B, ..., T, D) and `context` (B, ..., S, E) to (B, ..., T,
     D), each query sequence to the context sequence at the same index.
 
-    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair; a
-    dimension of size 1 before these is repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
+    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair.
+    Leading dimensions of size 1 are repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
     `out.*`.
     """
 

@@ -25,7 +25,9 @@ class Combining(FieldsLayer, ABC):
 
 
 class Add(Combining):
-    """Adds all inputs, element by element. A dimension of size 1 is repeated."""
+    """Adds all inputs, element by element. An input with a dimension of size 1 is repeated along it to the
+    size of the others.
+    """
 
     module: ClassVar[str] = "shapes.AddModule"
     operation: ClassVar[str] = "+"
@@ -39,7 +41,9 @@ class Add(Combining):
 
 
 class Multiply(Combining):
-    """Multiplies all inputs, element by element. A dimension of size 1 is repeated."""
+    """Multiplies all inputs, element by element. An input with a dimension of size 1 is repeated along it to
+    the size of the others.
+    """
 
     module: ClassVar[str] = "shapes.MultiplyModule"
     operation: ClassVar[str] = "*"
@@ -53,8 +57,9 @@ class Multiply(Combining):
 
 
 class Concat(FunctionLayer, Combining):
-    """Joins the inputs along a dimension, in which their sizes may differ; inputs of several dtypes become the
-    widest."""
+    """Concatenates the inputs along a dimension, in which their sizes may differ. The result has the dtype to
+    which torch promotes the dtypes of the inputs.
+    """
 
     type: Literal["concat"] = "concat"
     dim: int = default("concat", "dim")

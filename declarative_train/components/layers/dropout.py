@@ -42,7 +42,7 @@ class Dropout(Dropping):
 
 
 class AlphaDropout(Dropping):
-    """Dropout that keeps mean and variance; for networks of `selu`."""
+    """Dropout that keeps the mean and variance of its input. Use it in networks with `selu`."""
 
     module: ClassVar[str] = "nn.AlphaDropout"
     type: Literal["alpha_dropout"] = "alpha_dropout"

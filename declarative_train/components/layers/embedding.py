@@ -70,7 +70,8 @@ class Embedding(Layer):
 
 
 class Embeddings(Layer):
-    """Tables of learned vectors, one for each column, joined: (B, ..., K) integers to (B, ..., D1 + ... + DK).
+    """A table of learned vectors for each of K columns; the K vectors are concatenated: (B, ..., K) integers
+    to (B, ..., D1 + ... + DK).
 
     Parameters `tables.0` .. `tables.K-1`.
     """
@@ -129,7 +130,8 @@ class Embeddings(Layer):
 
 
 class EmbeddingBag(Layer):
-    """The vectors of several numbers, reduced to one vector: (B, T) integers to (B, D).
+    """Looks up a learned vector for each of T numbers, and reduces the vectors to one: (B, T) integers to (B,
+    D).
 
     Parameter `weight` (num_embeddings, embedding_dim).
     """
@@ -168,8 +170,9 @@ class EmbeddingBag(Layer):
 
 
 class OneHot(FunctionLayer):
-    """One-hot code: 1 at the index given by the number, 0 elsewhere: (B, ...) integers to (B, ..., N) floating-point
-    numbers."""
+    """One-hot code: 1 at the index that is equal to the number, 0 elsewhere. (B, ...) integers to (B, ..., N)
+    floating-point numbers.
+    """
 
     type: Literal["one_hot"] = "one_hot"
     num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)

@@ -98,7 +98,8 @@ class Upsample(Layer):
 
 
 class PixelShuffle(FieldsLayer):
-    """Channels become space: (B, C * r * r, H, W) to (B, C, H * r, W * r).
+    """Enlarges an image by the factor r in both directions, with pixels taken from channels: (B, C * r * r, H,
+    W) to (B, C, H * r, W * r).
 
     Shi et al., Real-time single image and video super-resolution, 2016.
     """
@@ -121,7 +122,9 @@ class PixelShuffle(FieldsLayer):
 
 
 class PixelUnshuffle(FieldsLayer):
-    """Space becomes channels: (B, C, H * r, W * r) to (B, C * r * r, H, W)."""
+    """Shrinks an image by the factor r in both directions, and moves its pixels to channels: (B, C, H * r, W *
+    r) to (B, C * r * r, H, W).
+    """
 
     module: ClassVar[str] = "nn.PixelUnshuffle"
     type: Literal["pixel_unshuffle"] = "pixel_unshuffle"

@@ -33,12 +33,13 @@ class Moe(Layer):
     """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position and
     gives each a weight; the weighted outputs are added. No position is dropped.
 
-    An expert is `down(activation(gate(x)) * up(x))`, or as `activation` says. The output `balance` (B,) is the balance
-    loss of each sample: the number of experts times the sum, over the experts, of the part of the choices that fell on
-    the expert times its mean score. It is 1 if all experts are used equally; a loss `mean` with a small `weight` reads
-    it. The balance loss of a sample depends on no other sample, so every layout computes the same gradients. `mask` (B,
-    ...) is true for positions that count in it. The input `balance` is the balance loss of earlier layers, to which
-    this layer's is added. A shared expert is an ordinary feed-forward network whose output is added.
+    An expert is `down(activation(gate(x)) * up(x))`, or as `activation` says. The output `balance` (B,) is the
+    balance loss of each sample: the number of experts times the sum, over the experts, of the part of the choices
+    that fell on the expert times its mean score. It is 1 if all experts are used equally; a loss `mean` with a
+    small `weight` reads it. The balance loss of a sample depends on no other sample, so every layout computes the
+    same gradients. `mask` (B, ...) is true for positions that count in the balance loss. The input `balance` is the
+    balance loss of earlier layers, to which this layer's is added. A shared expert is an ordinary feed-forward
+    network whose output is added.
 
     Parameters `router.weight` (experts, D), `experts.gate` and `experts.up` (experts * hidden, D), `experts.down`
     (experts * D, hidden): the matrices of all experts, stacked by rows; with `bias` also `router.bias` and

@@ -76,8 +76,8 @@ class TokenTypes(Layer):
     """Adds a learned vector for the type of each token (first or second text of a pair): (B, ..., T, D) to (B, ..., T,
     D).
 
-    `types` (B, ..., T), whole numbers; left out, all are of type 0. Parameter `weight` (num_types, D), which starts
-    normal with standard deviation 0.02.
+    `types` (B, ..., T), whole numbers; without this input all are of type 0. Parameter `weight` (num_types, D),
+    which starts normal with standard deviation 0.02.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("types", optional=True))
@@ -136,7 +136,7 @@ class SinusoidalPositions(FieldsLayer):
 
 
 class ClassToken(Layer):
-    """A learned token before the first: (B, ..., T, D) to (B, ..., T + 1, D).
+    """Puts a learned token before the first token of a sequence: (B, ..., T, D) to (B, ..., T + 1, D).
 
     Parameter `token` (D,), which starts normal with standard deviation 0.02.
     """
@@ -210,9 +210,10 @@ def _read(value: Any) -> Any:
 
 
 class ParameterLayer(Layer):
-    """A learned tensor, the same for every sample: (B, *shape), for queries, temperatures, mask tokens, codebooks.
+    """A learned tensor, the same for every sample: (B, *shape). Use it for queries, temperatures, mask tokens
+    or codebooks.
 
-    It uses only the number of samples of its input. Parameter `weight` (*shape).
+    The layer uses only the number of samples of its input. Parameter `weight` (*shape).
     """
 
     counts_only: ClassVar[bool] = True

@@ -24,7 +24,9 @@ class Identity(FieldsLayer):
 
 
 class Flatten(FunctionLayer):
-    """Merges neighbouring dimensions into one; by default all but the batch. (B) becomes (B, 1)."""
+    """Merges neighbouring dimensions into one; by default all dimensions except the batch. An input (B), with
+    one number per sample, becomes (B, 1).
+    """
 
     type: Literal["flatten"] = "flatten"
     start_dim: int = default("flatten", "start_dim")

@@ -168,9 +168,11 @@ class OfClasses(Loss, ABC):
 
 
 class CrossEntropy(OfClasses):
-    """Cross entropy of logits (scores before the softmax) with the class number, or with a probability for each class.
+    """Cross entropy of logits (scores before the softmax) with the class number, or with a probability for
+    each class.
 
-    Divided by the number of items, or by the sum of their `class_weights`, as torch's mean does.
+    The sum over the items is divided by the number of items or, with `class_weights`, by the sum of the
+    weights of the items, as torch's mean is.
     """
 
     takes_probabilities: ClassVar[bool] = True

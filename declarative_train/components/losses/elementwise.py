@@ -56,7 +56,7 @@ class MseLoss(ElementwiseLoss):
 
 
 class SmoothL1(ElementwiseLoss):
-    """Squared error / (2 `beta`) for errors up to `beta`, above it absolute error - `beta` / 2."""
+    """Squared error / (2 `beta`) for errors up to `beta`, and absolute error - `beta` / 2 for larger errors."""
 
     function: ClassVar[str] = "SmoothL1Function"
     type: Literal["smooth_l1"] = "smooth_l1"
@@ -65,7 +65,9 @@ class SmoothL1(ElementwiseLoss):
 
 
 class Huber(ElementwiseLoss):
-    """Half the squared error for errors up to `delta`, above it `delta` times (absolute error - `delta` / 2)."""
+    """Half the squared error for errors up to `delta`, and `delta` times (absolute error - `delta` / 2) for
+    larger errors.
+    """
 
     function: ClassVar[str] = "HuberFunction"
     type: Literal["huber"] = "huber"

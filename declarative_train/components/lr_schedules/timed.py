@@ -16,8 +16,9 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Learning rate that falls a little at every step, by the factor `gamma` per `every`, counted from the end of the
-    warm-up."""
+    """Learning rate that falls exponentially after the warm-up: a little at every step, and by the factor
+    `gamma` in each duration `every`.
+    """
 
     type: Literal["exponential"] = "exponential"
     gamma: float = Field(0.95, gt=0, le=1)
@@ -34,10 +35,10 @@ class Exponential(LrSchedule):
 
 
 class StepLr(LrSchedule):
-    """Learning rate that is multiplied by `gamma` repeatedly: `every: 30 epochs`, or at `milestones: [30 epochs, 60
-    epochs]`.
+    """Learning rate that is multiplied by `gamma` at certain times: at regular intervals with `every: 30
+    epochs`, or at `milestones: [30 epochs, 60 epochs]`.
 
-    Both are counted from the start of the run, including its warm-up.
+    The times are counted from the start of the run, including its warm-up.
     """
 
     type: Literal["step"] = "step"

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 class PluginOptimizer(PluginComponent, Optimizer):
-    """Optimizer of a plugin: `__init__(self, params, lr, ...)` as in torch. `takes_shards = False` in the user's class
-    declares that a shard of a parameter cannot be updated by itself; then fsdp is an error."""
+    """Optimizer of a plugin. The user's class has `__init__(self, params, lr, ...)`, as in torch. If a shard
+    of a parameter cannot be updated separately, the class declares `takes_shards = False`; then fsdp is an
+    error.
+    """
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = False

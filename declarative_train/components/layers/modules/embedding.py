@@ -62,7 +62,7 @@ class EmbeddingModule(nn.Module):
 
 
 class EmbeddingsModule(nn.Module):
-    """Module with a table of learned vectors for each of K columns: integers (B, ..., K) to the joined
+    """Module with a table of learned vectors for each of K columns: integers (B, ..., K) to the concatenated
     vectors, (B, ..., D_1 + ... + D_K).
     """
 

@@ -1,4 +1,4 @@
-"""Mean over groups of samples that do not depend on the layout (`over:`)."""
+"""Mean over groups of samples (`over:`). The groups are the same for any division of the batch over ranks."""
 
 from __future__ import annotations
 
