@@ -1,4 +1,6 @@
-"""Dtype and value range of the result of an expression, computed from those of the inputs, without torch."""
+"""Dtype and value range of the result of an expression, computed without torch from the dtypes and ranges
+of its inputs.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Table of the functions and operators that an expression may use: their arguments, torch functions and dtypes.
+"""Table of the functions and operators that an expression may use: their arguments, torch functions and
+dtypes.
 
-All are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the batch: it is written `B` at
-the start of a shape and 0 at the start of an order of dimensions; no other `dim` may be 0. A layer of the same name
-computes the same, and its fields take their defaults from this table (`default`).
+All functions are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the
+batch: a shape begins with `B`, and an order of dimensions with 0; no other argument may name dimension
+0. A layer with the name of a function computes the same as the function, and the defaults of its fields
+come from this table (`default`).
 """
 
 from __future__ import annotations

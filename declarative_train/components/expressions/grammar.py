@@ -1,7 +1,8 @@
-"""Parser of expressions: text -> a tree of operations, constants and references; it uses `ast` and never evaluates.
+"""Parser of expressions, which makes a tree of operations, constants and references from a text. It uses
+Python's `ast` and never evaluates the text as Python.
 
-The grammar is a subset of Python's expressions: arithmetic, comparison, `& | ~ @`, constant slices, references (`mu`,
-`lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`.
+The grammar is a subset of Python's expressions: arithmetic, comparison, `& | ~ @`, constant slices,
+references (`mu`, `lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class _TreeReader:
             self._characters = [i - 1 for i, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
 
     def place(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
-        """Return offset and length of an `ast` node in the text, in characters."""
+        """Return the position of an `ast` node in the text: offset and length, in characters."""
         start = max(0, self._characters[node.col_offset])  # these are the brackets around the whole text
         end = min(len(self._text), self._characters[node.end_col_offset or node.col_offset])
         return start, max(1, end - start)

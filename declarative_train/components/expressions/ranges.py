@@ -1,8 +1,8 @@
 """Interval arithmetic: the value range of an operation's result, from the ranges of its operands.
 
-A range is never too narrow (except for nan: a run with values that are not finite stops anyway). If the ranges of
-single columns (entries of the last dimension) are known, as in tables of categories, each column has its own interval.
-R. E. Moore, Interval Analysis, 1966.
+A range contains all values that can occur, except nan: a run stops at values that are not finite. If
+the ranges of single columns (entries of the last dimension) are known, as in tables of categories, each
+column has its own interval. R. E. Moore, Interval Analysis, 1966.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ def _floor_divide(a: Interval, b: Interval) -> Interval:
 
 
 def _remainder(a: Interval, b: Interval) -> Interval:
-    """Return the range of `a % b`, which has the sign of `b`, as in Python."""
+    """Return the range of `a % b` for values in the ranges `a` and `b`. As in Python, the result has the sign
+    of the divisor.
+    """
     if b[0] <= 0 or not math.isfinite(b[1]):
         return ANY
     if a[0] >= 0 and a[1] < b[0]:

@@ -1,4 +1,6 @@
-"""Operations of expressions that torch has no single function for; `x` is (B, ...), and a shape begins with "B"."""
+"""Operations of expressions for which torch has no single function. `x` is a tensor (B, ...); a shape that
+is an argument begins with "B".
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,9 @@ def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
 
 
 def squeeze(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return `x` without the dimension `dim`. Raises ValueError if its size is not 1 (torch would return `x`
-    unchanged)."""
+    """Return `x` without the dimension `dim`. Raises ValueError if the size of this dimension is not 1; torch
+    would return `x` unchanged.
+    """
     import torch
 
     if x.shape[dim] != 1:

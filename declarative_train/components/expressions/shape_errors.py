@@ -1,7 +1,8 @@
-"""Error messages for operations that do not accept their tensors: shapes with B for the batch, names as in the recipe.
+"""Error messages for operations that do not accept their tensors. Shapes in messages have B for the batch,
+and functions have the names that the recipe uses.
 
-torch's messages mention internal batch sizes and functions that the recipe does not call, so they are used as help only
-if there is no better text.
+torch's own messages mention internal batch sizes and functions that the recipe does not call. So they
+are used only as help, and only if there is no better text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, with unchanged offsets.
+"""Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, with
+unchanged offsets.
 
-References such as `layers.3.output` are not Python, and a node may be called `class`: each becomes one identifier of
-the same length. Characters that no expression can contain are reported here, with their position.
+References such as `layers.3.output` are not valid Python, and a node may have a Python keyword such as
+`class` as its name. So each reference becomes one identifier of the same length. Characters that no
+expression can contain are reported here, with their position.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Random start values by index: element i of a parameter is a pure function of (seed, name, i).
 
-A rank that holds some rows computes only these, in any order and on any number of threads, and gets the same values as
-a rank that computes the whole parameter. The numbers come from `components/counter_rng.py` and are made normal by Box
-and Muller (1958). They are float32 for every dtype, with 24 random bits each, as in torch.
+A rank that holds some rows of a parameter computes only these rows, in any order and with any number of
+threads, and gets the same values as a rank that computes the whole parameter. The random numbers come
+from `components/counter_rng.py`; normal numbers are made from them as in Box and Muller (1958). They
+are float32 for every dtype, with 24 random bits each, as in torch.
 
-Every rank computes in blocks that begin at the same element, with whole vectors: torch computes a logarithm of the last
-few elements of an array by another routine, which differs in the last bit.
+Every rank computes in blocks that begin at the same elements and consist of whole vectors. torch
+computes the logarithm of the last few elements of an array by another routine, whose results differ in
+the last bit.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ class Draws:
 
 
 def _to_unit(words: np.ndarray) -> np.ndarray:
-    """Return a float32 in [0, 1) for each random word, from its upper 24 bits."""
+    """Return a float32 number in [0, 1) for each random 64-bit word, made from its upper 24 bits."""
     import numpy as np
 
     found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion

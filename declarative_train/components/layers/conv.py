@@ -1,4 +1,6 @@
-"""Convolutions over one, two and three spatial dimensions, and transposed convolutions, which enlarge."""
+"""Convolutions over one, two and three spatial dimensions, and transposed convolutions, which can enlarge
+these dimensions.
+"""
 
 from __future__ import annotations
 

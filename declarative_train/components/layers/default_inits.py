@@ -18,7 +18,9 @@ def start(kind: str, **fields: Any) -> Init:
 
 
 def linear_weight() -> Init:
-    """Return the init of the weight of a linear layer or convolution: uniform within +-1 / sqrt(fan in)."""
+    """Return the init of the weight of a linear layer or convolution: uniform between -1 / sqrt(fan in) and 1
+    / sqrt(fan in), where fan in is the number of inputs of each output unit.
+    """
     return start("kaiming_uniform", a=sqrt(5))
 
 

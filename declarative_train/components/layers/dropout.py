@@ -1,4 +1,6 @@
-"""Layers that drop values or add noise at random in training, and are the identity in evaluation."""
+"""Layers that drop values or add noise at random in training. In evaluation they return their input
+unchanged.
+"""
 
 from __future__ import annotations
 

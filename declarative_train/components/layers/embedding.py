@@ -1,4 +1,6 @@
-"""Embeddings: learned vectors for whole numbers (embedding, embeddings, embedding_bag), and the fixed code one_hot."""
+"""Layers from whole numbers to vectors: learned vectors (embedding, embeddings, embedding_bag) and the
+fixed one-hot code (one_hot).
+"""
 
 from __future__ import annotations
 

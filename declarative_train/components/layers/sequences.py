@@ -1,5 +1,6 @@
-"""Layers of sequences (B, ..., T, D): positions, a class token, pooling over time; and layer_scale, for any last
-dimension."""
+"""Layers for sequences (B, ..., T, D): positions, a class token, pooling over time. Also `layer_scale`,
+whose input need not be a sequence.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Base classes of layers, and checks of their inputs: each returns None or a ShapeError with a sentence.
+"""Base classes of layers, and checks of their inputs. Each check returns a ShapeError with a sentence
+about a mistake, or None.
 
-Layers with parameters take float32 or float64 and make their parameters of the same dtype; `training.precision` decides
-which dtype the model computes in. Layers without parameters take any floating-point dtype.
+Layers with parameters accept float32 or float64 inputs, and their parameters have the dtype of the
+input; `training.precision` decides in which dtype the model computes. Layers without parameters accept
+any floating-point dtype.
 """
 
 from __future__ import annotations
@@ -212,7 +214,7 @@ def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """Return the torch dtype of a spec."""
+    """Return the dtype of `spec` as a torch dtype."""
     import torch
 
     found: torch.dtype = getattr(torch, spec.dtype)

@@ -60,8 +60,10 @@ class PluginLoss(PluginComponent, Loss):
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that a plugin's loss returns for one sample. Raises any exception of the user's
-    code, and ValueError unless it returns a tensor of one or more values for each sample."""
+    """Return the shape of the values that a plugin's loss returns for one sample. `input`, `target`: specs of
+    the tensors. Raises any exception of the user's code, and ValueError unless the code returns a tensor
+    with one or more values for each sample.
+    """
     from declarative_train.components.losses.modules.plugin import try_forward
 
     return tuple(try_forward(loss.make().forward, input, target).shape[1:])

@@ -1,6 +1,7 @@
-"""Checks of the tensors of losses and metrics; each returns a ShapeError or None.
+"""Checks of the tensors of losses and metrics. Each check returns a ShapeError or None.
 
-Shapes do not broadcast: torch would make (B, B) of (B,) and (B, 1), and train on it silently.
+Inputs and targets must have equal shapes and are not broadcast: from (B,) and (B, 1) torch would make
+(B, B), and train without an error.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...])
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless the input is floating-point, and target and mask have the shape of the input. `type`:
-    type of the loss, for the message."""
+    """Return a ShapeError unless the input is floating-point and not empty, there is a target, and the target
+    and the mask (if there is one) have the shape of the input. `type`: type of the loss, for the message.
+    """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     return (

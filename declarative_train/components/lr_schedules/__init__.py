@@ -1,5 +1,6 @@
-"""Table of the learning-rate schedules that a recipe can name. A schedule is a factor on the lr of every parameter
-group."""
+"""Table of the learning-rate schedules that a recipe can name. A schedule gives a factor for each step, by
+which the learning rate of every parameter group is multiplied.
+"""
 
 from __future__ import annotations
 

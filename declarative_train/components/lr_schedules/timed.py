@@ -1,4 +1,6 @@
-"""Learning-rate schedules with durations of their own: exponential, steps, and a decay at the end."""
+"""Learning-rate schedules whose keys include durations: exponential, step, and wsd, which decays at the
+end of the run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Multi-head attention on torch's `scaled_dot_product_attention`, with fewer key heads, rotary positions and masks.
+"""Multi-head attention, computed by torch's `scaled_dot_product_attention`. It supports fewer key heads
+than query heads, rotary positions and masks.
 
-B batch (N sequences, if there are several dimensions before the time), T queries, S keys, D width, H heads, G key
-heads, K head width.
+B batch (N sequences, if there are several dimensions before the time), T queries, S keys, D width, H
+heads, G key heads, K head width.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Context parallelism: the positions of a sequence are divided over the ranks of the `context` axis, which exchange
-keys.
+"""Context parallelism: the positions of each sequence are divided over the ranks of the `context` axis.
+For attention the ranks exchange keys and values.
 
-T positions are divided into 2 N chunks for N ranks, and rank i has the chunks i and 2 N - 1 - i: with causal attention
-all ranks then compute equally many pairs of queries and keys.
+The T positions of a sequence are divided into 2 N chunks for N ranks. Rank i has the chunks i and 2 N -
+1 - i, so that with causal attention all ranks compute equally many pairs of queries and keys.
 """
 
 from __future__ import annotations

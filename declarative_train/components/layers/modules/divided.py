@@ -19,7 +19,9 @@ _CUTS = "_dtrain_cuts"
 
 
 class Peers(Protocol):
-    """Interface of a process group that sums and gathers tensors; this process is `rank` of `size`."""
+    """Interface of a process group whose ranks sum and gather tensors. This process has number `rank` among
+    `size` processes.
+    """
 
     rank: int
     size: int

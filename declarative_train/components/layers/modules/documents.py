@@ -1,5 +1,6 @@
-"""Attention within packed documents (several texts in one row) without a mask of all pairs: torch's varlen attention,
-on GPUs that support it. Otherwise `attention.py` uses a mask.
+"""Attention within packed documents (several texts in one row) by torch's varlen attention, which needs no
+mask for each pair of positions. It is used on GPUs that support it; otherwise `attention.py` uses a
+mask.
 
 B batch, T tokens, H heads, G key heads, K head width, N documents of all rows.
 """

@@ -19,7 +19,9 @@ from declarative_train.components.layers.modules.grouped import permute_rows
 
 
 class Peers(Protocol):
-    """Interface of a process group whose ranks send rows to each other; this process is `rank` of `size`."""
+    """Interface of a process group whose ranks send rows to each other. This process has number `rank` among
+    `size` processes.
+    """
 
     rank: int
     size: int

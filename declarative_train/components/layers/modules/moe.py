@@ -1,6 +1,7 @@
-"""Mixture of experts that drops no position: rows are sorted by expert, and multiplied group by group.
+"""Mixture of experts: rows are sorted by expert, and the rows of each expert are multiplied with its
+matrices. Every position gets all its experts; none is dropped, however many choose the same expert.
 
-B batch, T positions of a sample, N = B * T positions, D width, E experts, K of them for each position.
+B batch, T positions of a sample, N = B * T positions, D width, E experts, K experts for each position.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 
 class RmsNormModule(nn.Module):
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight, or
-    times 1 + weight if `zero_centered`."""
+    """RMS normalisation: x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least,
+    times a learned weight. With `zero_centered` the factor is 1 + weight.
+    """
 
     def __init__(
         self,
@@ -45,7 +46,9 @@ class RmsNormModule(nn.Module):
 
 
 class LayerNormModule(nn.Module):
-    """(x - mean) / sqrt(variance + eps) over the last dimensions, then a learned scale and shift."""
+    """Layer normalisation: (x - mean) / sqrt(variance + eps) over the last dimensions, then a learned scale
+    and shift.
+    """
 
     def __init__(
         self, shape: tuple[int, ...], eps: float, affine: bool, bias: bool, dtype: torch.dtype | None = None
@@ -72,7 +75,9 @@ class GroupNormModule(nn.GroupNorm):
 
 
 class InstanceNormModule(nn.Module):
-    """Mean 0 and variance 1 per sample and channel of (B, C, T, ...), then a learned scale and shift."""
+    """Instance normalisation of (B, C, T, ...): mean 0 and variance 1 for each sample and channel, then a
+    learned scale and shift.
+    """
 
     def __init__(self, num_features: int, eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -101,10 +106,12 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
 
 
 def in_order(x: Tensor) -> Tensor:
-    """Return `x` with the same values; if it has only one row, in a memory format that the gradient will have too.
+    """Return `x`, in another memory format if it has only one row. It is the memory format that the gradient
+    will have too.
 
-    With one row, any stride of the batch dimension is valid. If then the channels are last in memory in `x` but not in
-    the gradient, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13; the
-    error is as large as the gradient). Instance norm is batch norm over a single row.
+    If x has one row, any stride of the batch dimension is valid. If the channels are then last in memory in
+    x but not in the gradient, or the reverse, torch's CPU kernel of batch norm reads one of the two in the
+    wrong order (torch 2.13; the error is as large as the gradient). Instance norm is computed as batch norm
+    over a single row.
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

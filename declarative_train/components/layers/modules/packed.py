@@ -189,7 +189,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
 
 
 def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """Return the rows `ids` of a packed embedding table, (..., C) for ids (...); only these rows are unpacked."""
+    """Return the rows with indices `ids` of a packed embedding table: (..., C) for ids (...). Only these rows
+    are unpacked.
+    """
     dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)

@@ -114,7 +114,9 @@ class RotaryTables:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `angles.table(T, K, like)`, computed once and cached."""
+        """Return cosine and sine of the angles of positions 0 to T - 1, as `angles.table(T, K, like)` does, from
+        the cache if it has them.
+        """
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)

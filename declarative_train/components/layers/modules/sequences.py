@@ -14,8 +14,9 @@ from declarative_train.components.layers.modules.context import ContextRanks
 
 
 class LearnedPositionsModule(nn.Module):
-    """Module that adds positions to x (B, ..., T, D): a learned vector for each of the first T positions, or for each
-    of `positions` (B, ..., T)."""
+    """Module that adds a learned vector for each position to x (B, ..., T, D). Positions are 0 to T - 1 or, if
+    given, `positions` (B, ..., T).
+    """
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -29,8 +30,9 @@ class LearnedPositionsModule(nn.Module):
 
 
 class TokenTypesModule(nn.Module):
-    """Module that adds token types to x (B, ..., T, D): a learned vector for each of `types` (B, ..., T), or for type
-    0."""
+    """Module that adds a learned vector for the type of each token to x (B, ..., T, D). `types`: integers (B,
+    ..., T); None means that all tokens are of type 0.
+    """
 
     def __init__(self, num_types: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -41,8 +43,9 @@ class TokenTypesModule(nn.Module):
 
 
 class SinusoidalPositionsModule(nn.Module):
-    """Module that adds positions to x (B, ..., T, D): sines (first half of D) and cosines (second half) of 0 to T - 1,
-    or of `positions` (B, ..., T)."""
+    """Module that adds sines (first half of D) and cosines (second half) of the position to x (B, ..., T, D).
+    Positions are 0 to T - 1 or, if given, `positions` (B, ..., T).
+    """
 
     def __init__(self, base: float) -> None:
         super().__init__()
@@ -62,7 +65,9 @@ class SinusoidalPositionsModule(nn.Module):
 
 
 class ClassTokenModule(nn.Module):
-    """Module that puts a learned token before a sequence: (B, ..., T, D) to (B, ..., T + 1, D)."""
+    """Module that puts a learned token before the first token of each sequence: (B, ..., T, D) to (B, ..., T +
+    1, D).
+    """
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()

@@ -14,14 +14,14 @@ from declarative_train.components.expressions.lower import target_of
 
 
 class AddModule(nn.Module):
-    """Sum of all inputs."""
+    """Module that returns the sum of all inputs."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(add, inputs)
 
 
 class MultiplyModule(nn.Module):
-    """Product of all inputs."""
+    """Module that returns the product of all inputs, element by element."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(mul, inputs)

@@ -1,8 +1,9 @@
-"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the items at a time,
-so that only the scores of one chunk exist at once; the backward computes them again.
+"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the
+items at a time, so that only the scores of one chunk are in memory. The backward computes these scores
+again.
 
-N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, save more memory
-with kernels of their own.
+N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024,
+save more memory with their own kernels.
 """
 
 from __future__ import annotations

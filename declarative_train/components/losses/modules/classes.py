@@ -1,7 +1,7 @@
-"""Modules of losses over classes: scores against class numbers or class probabilities.
+"""Modules of losses over classes: scores are compared with class numbers or class probabilities.
 
-B batch, C classes, S the other dimensions. Scores (B, *S with C somewhere), class numbers (B, *S), probabilities shaped
-like the scores.
+B batch, C classes, S the other dimensions. Scores have the shape (B, *S) with a dimension C inserted,
+class numbers (B, *S), and probabilities the shape of the scores.
 """
 
 from __future__ import annotations
@@ -148,10 +148,11 @@ class OverClasses(nn.Module, LossModule):
 
 @dataclass(frozen=True, slots=True)
 class DividedCrossEntropy:
-    """Cross entropy of C classes that are divided over `size` ranks: each rank has the scores of its part of the
-    classes, (N, C / size). The result is the same on all ranks.
+    """Cross entropy of C classes that are divided over `size` ranks: each rank has the scores of its part of
+    the classes, (N, C / size). The result is the same on all ranks.
 
-    Three sums of N numbers replace the gathered scores, as in Shoeybi et al., Megatron-LM, 2019.
+    Scores are not gathered: the ranks exchange only three tensors of N numbers, as in Shoeybi et al.,
+    Megatron-LM, 2019.
     """
 
     label_smoothing: float

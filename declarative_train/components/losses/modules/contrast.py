@@ -16,12 +16,13 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 
 class Contrast(nn.Module, LossModule):
-    """Contrastive loss between two views of each sample; input, target: (R, D). `count` is the number of rows. Padding
-    rows are not negatives.
+    """Contrastive loss between two views of each sample, `input` and `target` (R, D). `count` is the number of
+    rows. Padding rows are not used as negatives.
 
-    The engine sets `groups` (`components/layers/sample_groups.py`). In training, a group larger than a rank's
-    microbatch is gathered with gradients. In evaluation the rows of all ranks are gathered and kept until their group
-    is complete; each rank then computes a part of the rows of the group.
+    The engine sets the attribute `groups` (`components/layers/sample_groups.py`). In training, if a group
+    is larger than a rank's microbatch, its rows are gathered from the ranks with gradients. In evaluation
+    the rows of all ranks are gathered and kept until their group is complete; each rank then computes the
+    loss of a part of the rows.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:

@@ -1,4 +1,6 @@
-"""Modules of element-wise losses, and the weight of each item from mask and row weights, which all losses use."""
+"""Modules of element-wise losses. Also functions that all losses use, which compute the weight of each
+item from the mask and the row weights.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,9 @@ class ElementwiseModule(nn.Module, LossModule):
 
 
 class Divergence(nn.Module, LossModule):
-    """KL divergence. input (log-probabilities) and target: (B, ...); mask (B,). `count` is the number of rows, as in
-    torch's `batchmean`."""
+    """Kullback-Leibler divergence of input (log-probabilities) and target, both (B, ...). `mask`: (B,).
+    `count` is the number of rows, as in torch's `batchmean`; with a mask, the sum of the mask.
+    """
 
     def __init__(self, log_target: bool, masked: bool) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def lion(
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """Lion as a `torch.optim.Optimizer`; the state of a parameter is `exp_avg`."""
+    """Lion as a `torch.optim.Optimizer`. The state of a parameter is its momentum, `exp_avg`."""
 
     def __init__(
         self,
