@@ -24,8 +24,8 @@ end        the parameters are updated
 
 
 class StepObserver(Protocol):
-    """Interface of an observer. The engine calls it on the thread of the step. An observer must not change anything;
-    the only exception is `dtrain verify`, which writes gradients at "update"."""
+    """Interface of an observer of a step. The engine calls `enter` on the thread of the step. An observer must not
+    change anything; the only exception is `dtrain verify`, which writes gradients at "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Record that a part of the step begins; the engine calls this. `tensors`: for "loss", the values that loss

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return the functions by which ranks with different rows of a batch combine their gradients. `held`: this rank's
-    part of the model, which already has its initial values, unless it will be sharded: then each rank gets those of its
-    shards later. Only the file of the axis that is responsible is imported."""
+    part of the model, with its initial values; a model that will be sharded has none yet, and each rank fills its
+    shards later. `place`: this rank's position on the mesh. `runner`: what runs the steps of this rank. Only the file
+    of the axis that is responsible is imported."""
     sharing = _sync_rows(plan, held, place, runner)
     if plan.layout.has("expert"):
         from declarative_train.engine.axes.expert import sync_experts

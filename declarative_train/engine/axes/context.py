@@ -26,15 +26,18 @@ def ranks_of(context: ContextPlan, place: MeshPosition) -> ContextRanks:
 
 
 def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:
-    """Prepare the layers whose result depends on positions (such as attention) for the positions of this rank only."""
+    """Make the layers whose result depends on positions, such as attention, compute only the positions of this rank.
+    `held`: this rank's part of the model. `ranks`: the ranks with the other positions of the same rows.
+    """
     for part in held.model.modules():
         if hasattr(part, "context"):
             setattr(part, "context", ranks)  # noqa: B010  # which the type of a module does not know
 
 
 def sync_positions(sharing: GradientSync, place: MeshPosition) -> GradientSync:
-    """Return `sharing` extended: the new sync also sums the gradients over the ranks with other positions of the same
-    rows."""
+    """Return a GradientSync that does what `sharing` does, and also sums the gradients over the ranks with other
+    positions of the same rows. `place`: this rank's position on the mesh.
+    """
     group = place.context
     assert group is not None
 

@@ -112,8 +112,8 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
 
 
 def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return `sharing` extended: the new sync first sums the gradients of shared parameters over the stages that have
-    copies."""
+    """Return a GradientSync that first sums the gradients of shared parameters over the stages that have copies of
+    them, and then does what `sharing` does. `held`: the stages on this rank. `place`: its position on the mesh."""
     if not get_shared(plan):
         return sharing
     shared = SharedParameters(plan, held.model, place)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the experts of a model on the meta device by those of this rank."""
+    """Replace the experts of a model on the meta device by the experts of this rank. `cuts`: the plan's division of the
+    model. `place`: this rank's position on the mesh.
+    """
     assert place.expert is not None
     peers, model = ExpertRanks(place.expert), held.model
     for path, node in cuts.nodes.items():
@@ -49,8 +51,8 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
 
 
 def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return the sync for a model with divided experts that is not sharded: once a step, in buckets, it averages the
-    gradients of experts over their copies, and all other gradients over all ranks with different rows."""
+    """Return the GradientSync for a model with divided experts that is not sharded. Once a step, in buckets, it
+    averages the gradients of experts over their copies, and all other gradients over all ranks with different rows."""
     dtype, data = reduce_dtype(plan.training), place.data
 
     def reduce(optimizers: Optimizers) -> None:
@@ -65,9 +67,9 @@ def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition,
 
 
 def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return `sharing` extended: the new sync also divides the gradients of experts, which `sharing` averaged only over
-    copies of the same expert, by the number of the remaining ranks. Its norm counts the experts of all ranks, and all
-    other parameters once."""
+    """Return a GradientSync that does what `sharing` does, and also divides the gradients of experts: `sharing`
+    averages them only over the copies of the same expert, so they are divided by the number of the remaining ranks. The
+    norm counts the experts of all ranks, and all other parameters once."""
     group = place.expert
     assert group is not None
 

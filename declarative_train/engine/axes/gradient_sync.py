@@ -47,9 +47,9 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of all gradients. `norm`: function that returns the norm of gradients of this rank. `parts`:
-    gradients of which each rank of `group` has a part; `whole`: gradients that are the same on all of them. The share
-    of `whole` is averaged over the ranks, so that all clip by bitwise the same number."""
+    """Return the norm of all gradients of a model that ranks divide. `norm`: function that returns the norm of the
+    gradients it is given. `parts`: gradients of which each rank of `group` has a part. `whole`: gradients that are the
+    same on all ranks of `group`. All ranks get bitwise the same number."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

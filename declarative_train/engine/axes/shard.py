@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Shard the model in place. Return the sync that combines its gradients."""
+    """Shard the model in place. Return the GradientSync of the sharded model. `held`: this rank's part of the model, on
+    the meta device. `place`: this rank's position on the mesh."""
     own_axes = tuple(axis for axis in DATA_AXES if plan.layout.has(axis) and axis != "expert")
     mesh = place.mesh[own_axes] if place.mesh_with_experts is None else place.mesh_with_experts
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
@@ -74,8 +75,9 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules whose parameters are gathered together, their `reshard_after_forward`). All other parameters
-    belong to the root module, also a tied one: neither of the two units that use it could free it."""
+    """Yield (modules whose parameters are gathered together, value of their argument `reshard_after_forward`).
+    Parameters of all other modules belong to the root module, and so does a tied parameter: neither of the two units
+    that use it could free it."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _group(model, (unit,), sharding.reshard)
@@ -86,8 +88,8 @@ def groups(
 def _group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (the modules `names` as one group, `reshard`), without modules that are on other ranks or have no
-    parameters; yield nothing if no module is left."""
+    """Yield one group: (the modules with these names, `reshard`). Modules that are on other ranks or have no parameters
+    are left out; if no module is left, yield nothing."""
     found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

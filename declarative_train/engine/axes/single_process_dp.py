@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 
 def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Create replicas on all devices of the plan and return their sync. Evaluation uses the first replica, which has
-    the running statistics."""
+    """Create a copy of the model (replica) on each device of the plan, and return the GradientSync of the replicas.
+    Evaluations use the first replica, which has the running statistics.
+    """
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
@@ -167,9 +168,10 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that call `calls`, in any thread, in the autocast dtype that the current thread has for a kind
-    of device. Autocast settings belong to a thread, and `parallel_apply` passes on only whether autocast is on;
-    bfloat16 would become float16."""
+    """Return functions that run `calls` under autocast in the dtype of the current thread, whatever thread calls them.
+    Autocast settings belong to a thread, and `parallel_apply` passes on whether autocast is on but not its dtype, so
+    bfloat16 would become float16. `device_type`: the kind of device, such as "cuda".
+    """
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -185,8 +187,9 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective that sums over the replicas of this process. `sum_` is called with the values of the first replica;
-    those of the other replicas were collected before."""
+    """Collective that sums over the replicas of this process. `others`: the sum of the values of all replicas but the
+    first; `sum_` is called with the values of the first replica.
+    """
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -199,8 +202,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function to call after a step. It takes the pending running statistics of `replicas` (all but the first
-    one of the process) and returns a ReplicaSum of them; None if no node has running statistics."""
+    """Return a function to call after each step. It takes the pending running statistics of `replicas`, which are all
+    replicas of the process but the first, and returns a ReplicaSum that adds them to those of the first replica, or
+    None if no node has running statistics."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the divided layers of a model on the meta device, and of its pipeline stages, by this rank's parts."""
+    """Replace the divided layers of a model on the meta device, and of its pipeline stages, by this rank's parts.
+    `cuts`: the plan's division of the model. `place`: this rank's position on the mesh."""
     ranks, model = _tensor_ranks(place), held.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
@@ -87,7 +88,9 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None:
-    """Make the losses accept only this rank's part of the classes, for outputs of the model that are divided."""
+    """Make the losses of outputs that are divided accept the scores of only this rank's classes. `cuts`: the plan's
+    division of the model. `place`: this rank's position on the mesh.
+    """
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(place))  # type: ignore[operator]
@@ -99,8 +102,8 @@ def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> Tensor
 
 
 def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return `sharing` extended: the new sync also sums gradients of which each rank of `tensor` has only a part, and
-    counts each parameter once in the norm."""
+    """Return a GradientSync that does what `sharing` does, and also sums gradients of which each rank of `tensor` has
+    only a part. Its norm counts each parameter once."""
     cuts, group = plan.layout.cuts, place.tensor
     assert cuts is not None
     assert group is not None

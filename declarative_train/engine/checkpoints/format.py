@@ -273,8 +273,9 @@ def load_tensors(
 
 
 def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """Return the error of this rank from DCP's exception, which has the errors of all ranks; a PeerFailure that names
-    the failed rank if this one did not fail. `alone`: the save or load had only this process."""
+    """Return the cause of a failed save or load on this rank. `error`: DCP's exception, which has the errors of all
+    ranks. If only other ranks failed, return a PeerFailure that names the first of them. `alone`: only this process
+    took part."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]

@@ -24,8 +24,9 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part of a tensor that an axis divides, as blocks. `size`: the shape of the whole tensor. `blocks`:
-    {position of a block's first element in the whole tensor: block}."""
+    """This rank's part of a tensor that an axis divides. `size`: the shape of the whole tensor. `blocks`: the part as
+    blocks, {position of the block's first element in the whole tensor: block}.
+    """
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]
@@ -48,7 +49,8 @@ def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Split tensors into (tensors that DCP handles itself, Parts of the tensors in `cuts`)."""
+    """Return (the tensors without an entry in `cuts`, which DCP handles itself; the Parts of the other tensors), both
+    by name."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: part_of(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
