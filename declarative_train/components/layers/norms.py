@@ -1,5 +1,7 @@
-"""Normalisation of each sample over its last dimensions or over channels, and of a batch over a given number of
-samples; the mean over such a number."""
+"""Normalisation of each sample, over its last dimensions or over channels (layer_norm, rms_norm,
+group_norm, instance_norm), and over groups of samples (batch_norm). Also the mean over groups of
+samples (sample_mean).
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class LayerNorm(Layer):
 
 
 class RmsNorm(Layer):
-    """Root mean square 1 over the last dimensions of each sample, then a learned scale.
+    """Divides by the root mean square over the last dimensions of each sample, then multiplies by a learned
+    scale.
 
     Parameter `weight`. Zhang and Sennrich, Root mean square layer normalization, 2019.
     """

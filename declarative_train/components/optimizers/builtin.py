@@ -276,9 +276,9 @@ class Rmsprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adafactor: Adam whose squared gradients are kept as one row and one column per matrix; the learning rate is
-    relative to the size of the weights. On a GPU torch's implementation makes the host wait for each parameter in each
-    step.
+    """Adafactor: Adam that keeps, instead of all squared gradients of a matrix, only their means by row and by
+    column. The learning rate is relative to the size of the weights. On a GPU torch's implementation makes
+    the host wait for each parameter in each step.
 
     Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """

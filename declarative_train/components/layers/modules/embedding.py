@@ -1,4 +1,4 @@
-"""Modules of embedding tables, which are looked up by integers of any integer dtype."""
+"""Modules with tables of learned vectors, which are looked up by numbers of any integer dtype."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of the weights of all items, a float64 scalar on the device of the mask or of the row
-    weights; on the CPU if both are None. `rows`: number of rows. `items_per_row`: number of items in a row;
-    used if there is no mask.
+    """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the
+    row weights; on the CPU if both are None. `rows`, `items_per_row`: number of rows, and of items in a
+    row; needed if there is no mask.
     """
     if mask is not None:
         weight = mask.to(torch.float64)
