@@ -153,6 +153,7 @@ def test_plans_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(500)
 def test_all_plans_add_up(tmp_path: Path) -> None:
     for cell in {(cell.way, cell.model): cell for cell in cells()}.values():
         assert check_plan(plan_of(cell, tmp_path)).problems == (), cell.name
