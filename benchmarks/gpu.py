@@ -140,7 +140,7 @@ def _header(rounds: int) -> list[str]:
 
     name = "cpu, tiny models" if TINY else torch.cuda.get_device_name(0)
     return [
-        f"{date.today()}, torch {torch.__version__}, {name}; bf16; medians of {rounds} turns of {STEPS} steps after "
+        f"{date.today()}, torch {torch.__version__}, {name}; bf16; medians of {rounds} rounds of {STEPS} steps after "
         f"{WARM_UP}. Throughput: ours / by hand, the ratio first. Predicted: the plan / measured, the ratio first.",
         "",
         "| job | throughput | MFU | peak memory | predicted step | predicted memory | first step |",

@@ -141,7 +141,7 @@ def table(num_bytes: int, rounds: list[Round], load: float) -> list[str]:
         f"{num_bytes / 1e6:.0f} MB;",
         f"medians of {len(rounds)} rounds. Load of the machine before: {load:.1f}.",
         "",
-        "| | ms | the save over it |",
+        "| | ms | save in the background / this |",
         "|---|---|---|",
         f"| a save in the background | {save_ms:.0f} | |",
         f"| a copy into memory in use | {copy_ms:.0f} | {to_copy:.2f} |",

@@ -45,7 +45,7 @@ BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
 SHARDS = 10_000
 RATES = (
-    "| shuffled, compared with | rate of that | median of rounds | best of each | by CPU time |\n|---|---|---|---|---|"
+    "| compared with | its rate | ours / its rate, median | of the best rates | by CPU time |\n|---|---|---|---|---|"
 )
 QUOTIENTS = "| quotient | |\n|---|---|"
 TIMES = "| time of | clock, s | CPU, s |\n|---|---|---|"

@@ -28,8 +28,9 @@ BEGIN, END = "<!-- begin: tests.scale -->", "<!-- end: tests.scale -->"
 NUMBERS, PER_NODE = (4, 8, 16, 32), 4
 PATIENCE_S = 1200.0
 HEADER = (
-    "| ranks | bytes from the store, a rank without the plan | in all | requests of a save, a rank | in all | "
-    "`stat` calls of a save, in all | open descriptors, half of the ranks | the most | largest gather, bytes |"
+    "| ranks | store bytes of a rank that reads no plan | store bytes, all ranks | save requests of a rank | "
+    "save requests, all ranks | `stat` calls of a save, all ranks | open descriptors, median | open descriptors, "
+    "maximum | largest gather, bytes |"
 )
 
 

@@ -230,7 +230,7 @@ class Prefetcher(Generic[K, T]):
 
 
 def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
-    """Return whether copies to the device can run while it computes; True for CUDA devices."""
+    """Return whether the device is a CUDA device, to which data can be copied while it computes."""
     return device is not None and device.type == "cuda"
 
 

@@ -13,8 +13,8 @@ FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Launcher of ranks, with its environment variables for the rank, the number of ranks, and the rank's number on its
-    machine."""
+    """Program that starts ranks, such as torchrun or srun. `rank`, `world`, `local_rank`: names of the environment
+    variables in which it passes the rank, the number of ranks, and the rank's number on its machine."""
 
     name: str
     rank: str

@@ -78,7 +78,8 @@ def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mappin
 
 
 def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
-    """Return the paths of the linear layers before the losses with `chunks`."""
+    """Return the paths of the linear layers (heads) whose outputs are the inputs of loss terms with `chunks`. Raises
+    NoHeadError if one cannot be replaced by a HeadNode."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
 

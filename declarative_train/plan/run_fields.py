@@ -127,7 +127,7 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
 
 
 def _overlaps(path: str, node: str) -> bool:
-    """Return whether a path and a node are equal or one contains the other."""
+    """Return whether two dotted paths are equal, or one is below the other (`a.b` is below `a`)."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
 
 

@@ -220,8 +220,9 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the names of parameters of output layers that keep random initial values, because the file does not have
-    them. `held`: the tensors of the model; `found`: shapes in the file. Excluded parameters are left out."""
+    """Return the names of the parameters of output layers of which the file has nothing; they keep random initial
+    values. `held`: the tensors of the model. `found`: shapes in the file. Parameters that the plan's `exclude` selects
+    are left out."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [

@@ -1,4 +1,5 @@
-"""Settings that a sweep varies. Their values keep their spans, so that errors of a run are reported there."""
+"""Settings that a sweep varies. Their values keep their spans, so an error in one run of the sweep is reported at the
+value that causes it."""
 
 from __future__ import annotations
 

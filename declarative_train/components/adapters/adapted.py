@@ -102,9 +102,9 @@ class Adapted(Layer):
         return "it has adapters"
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the base layer, and two products for each adapter: with its down and its up
-        matrix. Each is computed for as many vectors as the product with the adapted weight.
-        """
+        """Yield the matrix products of the base layer and, for each adapter, two more: one with its down matrix and one
+        with its up matrix. These two multiply as many vectors as the product with the weight that the adapter
+        changes."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient

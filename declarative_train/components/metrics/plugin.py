@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class PluginMetric(PluginComponent, Metric):
-    """Metric of a plugin: the mean of the values that the user's method `forward` returns per sample or element, or the
-    one number that `whole` returns for all rows."""
+    """Metric of a plugin. The user's class has one of two methods: `forward` returns a value per sample or element, and
+    the metric is their mean; `whole` gets all rows and returns the metric as one number."""
 
     higher_is_better: ClassVar[bool] = True
 

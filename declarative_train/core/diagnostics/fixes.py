@@ -143,8 +143,8 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits did harm: a diagnostic of `fixed` remains in `after`, or a text that could be read before
-    cannot be read now."""
+    """Return whether edits did harm: a diagnostic of `fixed` is as frequent in `after` as in `before`, or there are
+    more YAML errors (codes Y) than before, unless a YAML error was to be fixed."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

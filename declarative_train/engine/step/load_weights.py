@@ -172,8 +172,8 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Source for the tensors of a run's checkpoint, saved under any layout. `kind`: beginning of their keys in the
-    checkpoint, which their names here do not have."""
+    """Source for the tensors of a run's checkpoint, saved under any layout. `kind`: prefix of the tensors' keys in the
+    checkpoint; `shapes`, `dtypes` and all methods use names without this prefix."""
 
     entry: CheckpointEntry
     shapes: Shapes

@@ -234,8 +234,8 @@ def facts_of(plan: Plan) -> ModelFacts:
 def facts_of_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], **settings: Any
 ) -> ModelFacts:
-    """Return the facts about the part of a model that one rank of the axes `tensor`, `context` and `expert` computes.
-    `settings`: as in `model_facts`."""
+    """Return the facts about the part of a model that one rank computes if the axes `tensor`, `context` and `expert`
+    divide it. `settings`: the keyword arguments of `model_facts`, of which `precision` is required."""
     graph, parameters, sums = divide_for_rank(layout, graph, parameters, settings["precision"])
     of_experts = () if layout.cuts is None else layout.cuts.of_experts
     facts = model_facts(graph, parameters, layout.units, of_experts=of_experts, **settings)

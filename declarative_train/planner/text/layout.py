@@ -109,7 +109,8 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return one line for all ranks that do the same: the ranks of one stage, or all ranks."""
+    """Return a table of the ranks as lines: a header, then one line for all ranks with the same stages (without a
+    pipeline: one line for all). After `_MOST_RANKS` such lines, the rest is only counted."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)

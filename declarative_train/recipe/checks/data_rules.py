@@ -26,8 +26,8 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Rows of a window that a tensor contains: from row `start` up to `stop` (counted from the end), of these
-    `columns`."""
+    """Rows of a window that a tensor contains: the slice `start:stop` (`stop` None: all rows from `start` on).
+    `columns`: the columns of these rows."""
 
     columns: tuple[str, ...]
     start: int

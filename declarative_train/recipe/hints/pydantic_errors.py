@@ -78,8 +78,9 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return diagnostics for pydantic's errors about a mapping. `kept`: the entries that pydantic received. `place`:
-    span at which missing keys are reported."""
+    """Return diagnostics for pydantic's errors about a mapping. `kept`: the entries of the mapping that pydantic
+    received. `place`: span at which missing keys are reported. `reading`: how the mapping was read, for names and hints
+    in the messages."""
     problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
