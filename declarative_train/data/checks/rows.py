@@ -1,6 +1,7 @@
 """Messages on rows that resemble each other: in two sets, next to each other in time or in a batch.
 
-Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
+Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
+Each code is a warning: the run is valid.
 """
 
 from __future__ import annotations

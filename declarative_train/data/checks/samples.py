@@ -1,6 +1,6 @@
 """Messages on sets, windows and batches: which rows become samples, and how many at a time.
 
-Each function is one message; its docstring is the manual page of its code.
+Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Messages on inputs that are unusual for a network: numbers that are not scaled or normalised, a column that numbers
 the rows.
 
-Each function is one message; its docstring is the manual page of its code. All are warnings: the run is valid."""
+Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
+All codes are warnings: the run is valid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rules about splits, targets that the model can see, and feature maps used as sequences.
 
-Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rules about the settings that a sweep varies.
 
-Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """
 
 from __future__ import annotations

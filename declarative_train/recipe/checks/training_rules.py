@@ -1,6 +1,6 @@
 """Rules about run length, batches and precision.
 
-Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Messages about tokens: which of them a model reads, and which it learns to predict.
 
-Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
+Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
+Each code is a warning: the run is valid.
 """
 
 from __future__ import annotations
