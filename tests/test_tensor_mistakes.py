@@ -172,8 +172,8 @@ def _own_gradient(self: ContextRanks, gradient: torch.Tensor) -> torch.Tensor:
     return self.take(gradient)
 
 
-def _from_zero(self: ContextRanks, device: torch.device) -> torch.Tensor:
-    return torch.arange(2 * self.chunk, device=device)
+def _from_zero(self: ContextRanks, num_own: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(num_own, device=device)
 
 
 MISTAKES: dict[str, tuple[str, Plant]] = {

@@ -57,7 +57,9 @@ class PipelinePlan:
     idle. `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
 
     `rank_stages`: the stages of each rank, by pipeline coordinate. `num_parameters`: elements of each stage's
-    parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements, dtypes and bytes per sample of `wires`."""
+    parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements, dtypes and bytes per sample of `wires`.
+    `output_shapes[level][i]`: the shapes of a sample's outputs of stage i on a rank, in steps of a length bucket;
+    without buckets there is one level."""
 
     schedule: str
     num_stages: int
@@ -72,6 +74,7 @@ class PipelinePlan:
     wire_dtypes: tuple[tuple[str, ...], ...] = ()
     wire_bytes: tuple[WireBytes, ...] = ()
     shared: tuple[SharedParameter, ...] = ()
+    output_shapes: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,9 @@ class ShardingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """Sequences that the ranks of `context` divide. `length`: positions of a sequence; `names`: the fields, and the
-    values computed from fields alone, of which each rank has its own positions."""
+    """Sequences that the ranks of `context` divide. `length`: positions of a sequence, with length buckets of the
+    longest one; `names`: the fields, and the values computed from fields alone, of which each rank has its own
+    positions."""
 
     length: int
     names: tuple[str, ...]
@@ -141,10 +145,11 @@ class LayoutPlan:
         """Return whether the mesh has this axis (its size may be 1)."""
         return any(each.name == axis for each in self.mesh)
 
-    def shape_on_rank(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return the part of a sample's `shape` that each rank has: with the axis `context`, its share of the
-        positions, if the first dimension is that of the positions; otherwise `shape` unchanged."""
-        if self.context is None or shape[:1] != (self.context.length,):
+        positions, if the first dimension is that of the positions; otherwise `shape` unchanged. `longest`: the shape of
+        the same tensor in the longest length bucket; None: `shape` itself."""
+        if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])
 

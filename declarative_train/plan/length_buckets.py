@@ -1,16 +1,24 @@
-"""Graph of the model at the length of each bucket, and checks whether model and losses allow several lengths."""
+"""Graph of the model at the length of each bucket, checks whether model, losses and layout allow several lengths, and
+the shapes of a pipeline's values at each length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.length_buckets import bucket_shares, buckets_of, specs_at
 from declarative_train.data.spec import DataSpec
 from declarative_train.graph.check_objective import Measure, Term
+from declarative_train.graph.chunked import with_chunked_heads
 from declarative_train.graph.dry_run import fails_at
 from declarative_train.graph.lower import Lowered, lower
-from declarative_train.plan.checks.buckets import model_of_one_length, padding_decides_mean
+from declarative_train.graph.partition import open_blocks, stage_graphs
+from declarative_train.plan.checks.buckets import bucket_not_divided, model_of_one_length, padding_decides_mean
+from declarative_train.plan.context import divide_positions
+from declarative_train.plan.layout import LayoutPlan
+from declarative_train.plan.model_cuts import divide_model
+from declarative_train.plan.plan import ParameterPlan, TermPlan
 from declarative_train.recipe.recipe import Recipe
 
 
@@ -34,6 +42,51 @@ def lower_buckets(
         found.append((share, made))
     diagnostics += _check_means(recipe, lowered, found[0][1])
     return (*found, (shares[-1][1], lowered)), diagnostics
+
+
+def check_layout(
+    layout: LayoutPlan,
+    recipe: Recipe,
+    parameters: tuple[ParameterPlan, ...],
+    data: DataSpec,
+    shorter: Sequence[Lowered],
+) -> Iterator[Diagnostic]:
+    """Yield an error for the first bucket whose positions the layout divides in another way than those of the longest.
+    `shorter`: the lowered recipe at the length of each bucket but the longest."""
+    tokens = {} if layout.cuts is None else layout.cuts.tokens
+    for (length, _), lowered in zip(bucket_shares(data), shorter, strict=False):
+        if layout.context is not None:
+            _, found = divide_positions(layout, recipe, lowered)
+            if found:
+                yield bucket_not_divided(recipe.span("parallelism.context"), "context", length, found[0].message)
+                return
+        if tokens:
+            cuts = divide_model(layout, recipe, lowered, parameters)[0].cuts
+            if cuts is None or cuts.tokens != tokens:
+                why = f"its tokens do not divide over {layout.size('tensor', 'context')} ranks"
+                yield bucket_not_divided(recipe.span("parallelism.tensor.sequence"), "sequence", length, why)
+                return
+
+
+def with_output_shapes(layout: LayoutPlan, terms: Sequence[TermPlan], by_length: Sequence[Lowered]) -> LayoutPlan:
+    """Return the layout with the shapes of the outputs of each pipeline stage in each bucket. `by_length`: the lowered
+    recipe at the length of each bucket, the longest last. Ranks run losses with `chunks` as parts of the last stage."""
+    pipeline, found = layout.pipeline, []
+    if pipeline is None:
+        return layout
+    for lowered in by_length:
+        batch = {lowered.sources.get(name, name): spec for name, spec in lowered.specs.items()}
+        graph = with_chunked_heads(lowered.graph, terms, batch)
+        pieces = stage_graphs(open_blocks(graph, layout.units), pipeline.stages)
+        found.append([[piece.graph.spec(edge).shape for edge in piece.graph.outputs.values()] for piece in pieces])
+    shapes = tuple(
+        tuple(
+            tuple(layout.shape_on_rank(shape, longest) for shape, longest in zip(*each, strict=True))
+            for each in zip(stages, found[-1], strict=True)
+        )
+        for stages in found
+    )
+    return replace(layout, pipeline=replace(pipeline, output_shapes=shapes))
 
 
 def _check_means(recipe: Recipe, longest: Lowered, shortest: Lowered) -> Iterator[Diagnostic]:

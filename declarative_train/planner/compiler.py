@@ -32,7 +32,7 @@ from declarative_train.plan.file_fingerprints import recipe_files
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import mean_flops, plan_flops
 from declarative_train.plan.input_scale import check_inputs
-from declarative_train.plan.length_buckets import lower_buckets
+from declarative_train.plan.length_buckets import check_layout, lower_buckets, with_output_shapes
 from declarative_train.plan.model_parts import split_models
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
@@ -331,6 +331,10 @@ def _assemble(
     if layout is None:
         return None, diagnostics
     asked = recipe.layout
+    shorter = [split_models(recipe, each, ())[0] for _, each in site.by_length[:-1]]
+    diagnostics += check_layout(layout, recipe, parameters, data, shorter)
+    objective = plan_objective(terms, lowered.measures, lowered.sources, plan_units(of_targets, data))
+    layout = with_output_shapes(layout, objective.terms, [*shorter, lowered])
     layout = replace(layout, hardware=asked.hardware, min_nodes=asked.min_nodes, max_restarts=asked.num_restarts)
     plan = Plan(
         version=PLAN_VERSION,
@@ -347,7 +351,7 @@ def _assemble(
         batch_graph=lowered.batch_graph,
         graph=lowered.graph,
         parameters=parameters,
-        objective=plan_objective(terms, lowered.measures, lowered.sources, plan_units(of_targets, data)),
+        objective=objective,
         training=sections[0],
         evaluation=sections[1],
         checkpoint=keeping[0],
@@ -375,7 +379,8 @@ def _assemble(
     for plan_more in hooks("plan_evaluation"):
         plan, more = plan_more(plan, recipe)
         diagnostics += more
-    by_length = [(share, each.graph) for share, each in site.by_length]
+    graphs = [each.graph for each in (*shorter, lowered)]
+    by_length = [(share, graph) for (share, _), graph in zip(site.by_length, graphs, strict=False)]
     plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales, by_length)
     return plan, [*diagnostics, *found]
 

@@ -49,7 +49,7 @@ def inputs(case: dict[str, Any]) -> list[torch.Tensor | None]:
 def of_parts(rank: int, case: dict[str, Any]) -> tuple[list[torch.Tensor | None], list[int]]:
     ring.MOST_QUERIES = 4  # of the 6 of a chunk
     ranks = Counted()
-    context = ContextRanks(ranks, T, in_ring=True)
+    context = ContextRanks(ranks, in_ring=True)
     q, k, v, d_out, sinks, segments, seen = inputs(case)
     parts = [context.take(each.transpose(1, 2)).transpose(1, 2) for each in (q, k, v, d_out) if each is not None]
     leaves = [each.clone().requires_grad_() for each in (*parts[:3], *([] if sinks is None else [sinks]))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def ranks_of(context: ContextPlan, place: MeshPosition) -> ContextRanks:
     assert place.context is not None
-    return ContextRanks(place.context, context.length, in_ring=context.keys == "ring")
+    return ContextRanks(place.context, in_ring=context.keys == "ring")
 
 
 def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.data.length_buckets import buckets_of
 from declarative_train.data.rank_batches import Batch
 from declarative_train.engine.axes.cross_stage_ties import share_tensors
 from declarative_train.engine.step.forward_path import Chunk
@@ -26,9 +27,8 @@ from declarative_train.graph.module_names import ByName, container, put
 from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
 
 if TYPE_CHECKING:
-    from declarative_train.core.tensor_spec import TensorSpec
     from declarative_train.engine.collectives import MeshPosition
-    from declarative_train.plan.layout import LayoutPlan, PipelinePlan
+    from declarative_train.plan.layout import PipelinePlan
     from declarative_train.plan.plan import Plan
 
 
@@ -79,16 +79,20 @@ class PipelineDriver:
         # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
         self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
         self._loss = ScheduleLoss(runner, self._rows_per_chunk)
-        self._schedule = self._make_schedule(plan, held, place)
+        if not plan.layout.is_sharded:
+            for module in held.stages.values():
+                keep_parameters(module)
+        self._plan, self._held, self._place = plan, held, place
+        self._length_name, self._levels = find_levels(plan)
+        self._stages: dict[int, list[RunningStage]] = {}
+        self._schedules: dict[int, Any] = {}
+        self._level = -1
 
     @property
     def buffers(self) -> list[torch.Tensor]:
         """Tensors in which torch receives values and gradients. torch allocates them for every microbatch of the first
         step and keeps them."""
-        kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
-        received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
-        buffers = (getattr(each, "buffer", None) for each in received)
-        return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
+        return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """Run forward and backward of step number `step`, whose accumulation steps are `chunks`. `factors`: of the loss
@@ -97,7 +101,7 @@ class PipelineDriver:
         for forward in self._forwards:
             forward.begin(step, chunks)
         entries = {name: torch.cat([chunk.tensors[name] for chunk in chunks]) for name in self._entries}
-        self._schedule.step(target=self._row_numbers, return_outputs=False, **entries)
+        self._schedule_for(chunks[0]).step(target=self._row_numbers, return_outputs=False, **entries)
         return self._loss.take()
 
     @torch.no_grad()
@@ -111,44 +115,46 @@ class PipelineDriver:
         self._loss.pause()
         for forward in self._forwards:
             forward.pause()
-        parts = []
+        parts, schedule = [], self._schedule_for(chunk)
         for start in range(0, num_rows, at_once):
             entries = {name: pad_rows(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
-            parts.append(self._schedule.eval(target=self._row_numbers, **entries))
+            parts.append(schedule.eval(target=self._row_numbers, **entries))
         if parts[0] is None:
             return None
         outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
         return self._runner.forward_path.by_name(chunk, outputs)
 
-    def _make_schedule(self, plan: Plan, held: BuiltModel, place: MeshPosition) -> Any:
-        pipeline, layout = pipeline_of(plan), plan.layout
-        assert place.pipeline is not None
-        if not plan.layout.is_sharded:
-            for module in held.stages.values():
-                keep_parameters(module)
+    def _schedule_for(self, chunk: Chunk) -> Any:
+        """Return the schedule for the length of a chunk, the same on all ranks of the pipeline. torch's stages have
+        fixed shapes, so there are stages and a schedule for each length bucket; only those that run have receive
+        buffers."""
+        level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
+        if level != self._level:
+            for stage in self._stages.get(self._level, ()):
+                stage.move_received(torch.device("meta"))
+            self._level = level
+            if level not in self._schedules:
+                self._schedules[level] = self._make_schedule(level)
+            for stage in self._stages[level]:
+                stage.move_received(self._runner.device)
+        return self._schedules[level]
+
+    def _make_schedule(self, level: int) -> Any:
+        pipeline, group = pipeline_of(self._plan), self._place.pipeline
+        assert group is not None
         made = [
             RunningStage(
-                held.stages[each.stage],
+                self._held.stages[each.stage],
                 each.stage,
                 pipeline.num_stages,
                 self._runner.device,
-                input_args=examples(
-                    [each.piece.graph.inputs[name] for name in each.piece.wires_in],
-                    input_dtypes(plan, each.stage),
-                    self._rows_per_chunk,
-                    layout,
-                ),
-                output_args=examples(
-                    list(map(each.piece.graph.spec, each.piece.graph.outputs.values())),
-                    output_dtypes(plan, each.stage, each.piece),
-                    self._rows_per_chunk,
-                    layout,
-                ),
-                group=place.pipeline.group,
+                input_args=self._examples(level, each.stage - 1, input_dtypes(self._plan, each.stage)),
+                output_args=self._examples(level, each.stage, output_dtypes(self._plan, each.stage, each.piece)),
+                group=group.group,
             )
             for each in self._forwards
         ]
-        self._stages = made
+        self._stages[level] = made
         torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
         is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
         # all scaling is done in the loss (engine/step/scale.py)
@@ -156,11 +162,34 @@ class PipelineDriver:
             made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
         )
 
+    def _examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        """Return tensors without values, from which torch learns shapes and dtypes of the outputs of a stage. Otherwise
+        torch would run the stage on uninitialised memory to find them. `stage` -1 has no outputs."""
+        shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
+        return tuple(
+            torch.empty(
+                (self._rows_per_chunk, *shape), dtype=dtype, device="meta", requires_grad=dtype.is_floating_point
+            )
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
+
 
 class RunningStage(PipelineStage):
     """torch's pipeline stage with two changes. In an evaluation, two methods that expect a backward do nothing, because
     V schedules would fail there. Gradients are made contiguous before they are sent, as gloo and NCCL require; the
     gradients of a `permute` or a mean are not contiguous."""
+
+    @property
+    def received(self) -> list[Any]:
+        """torch's descriptions of the tensors that this stage receives, each with a `buffer`."""
+        kept = (each for table in (self.args_recv_info, self.grad_recv_info) for each in table.values())
+        return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
+
+    def move_received(self, device: torch.device) -> None:
+        """Replace the receive buffers by ones on `device`, without values. On the device `meta` they need no memory."""
+        for info in self.received:
+            if info.buffer.device != device:
+                info.buffer = torch.empty_like(info.buffer, device=device).requires_grad_(info.buffer.requires_grad)
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         if bwd_chunk_id in self.bwd_cache:
@@ -316,17 +345,13 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
     return whole
 
 
-def examples(
-    specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int, layout: LayoutPlan
-) -> tuple[torch.Tensor, ...]:
-    """Return tensors without values, of `rows` rows, from which torch learns shapes and dtypes of a stage's inputs or
-    outputs on this rank. Otherwise torch would run the stage on uninitialised memory to find them."""
-    return tuple(
-        torch.empty(
-            (rows, *layout.shape_on_rank(spec.shape)), dtype=dtype, device="meta", requires_grad=spec.is_floating
-        )
-        for spec, dtype in zip(specs, dtypes, strict=True)
-    )
+def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
+    """Return (a field with length buckets, {its length on a rank: the level of the bucket}); ("", {}) without
+    buckets."""
+    name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
+    context = plan.layout.context
+    size = plan.layout.size("context") if context is not None and name in context.names else 1
+    return name, {length // size: level for level, length in enumerate(buckets)}
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:

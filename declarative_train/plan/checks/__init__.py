@@ -31,6 +31,7 @@ RULES: dict[str, str] = {
     "P112": "cuts.no_experts",
     "P113": "cuts.positions_not_divided",
     "P114": "stages.model_in_one_stage",
+    "P115": "buckets.bucket_not_divided",
     "R101": "samples.batch_larger_than_data",
     "R102": "samples.no_tokens",
     "R103": "samples.past_the_end",

@@ -1,4 +1,4 @@
-"""Messages on models and losses that cannot be computed in steps of several lengths (length buckets).
+"""Messages on models, losses and layouts that cannot be computed in steps of several lengths (length buckets).
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 """
@@ -42,3 +42,19 @@ def padding_decides_mean(span: Span, kind: str, name: str) -> Diagnostic:
     """
     message = f"the {kind} `{name}` is a mean over all positions, of which each bucket of `length` has another number"
     return error("O107", span, message, "set `mask` to a node of `FIELD.mask` or `FIELD.trained`")
+
+
+def bucket_not_divided(span: Span, key: str, length: int, why: str) -> Diagnostic:
+    """bucket-not-divided (P115)
+
+    Finds: a length bucket whose positions do not divide over the ranks of `context`, or of `tensor` with `sequence:
+           true`, although those of the longest bucket do.
+    Why:   the model is divided in the same way in every step.
+    Diff:
+    -   data: {fields: {chat: {length: {buckets: [20, 41]}}}}
+    +   data: {fields: {chat: {length: {buckets: [21, 41]}}}}
+        parallelism: {context: 2}
+        layout: {gpus: 2}
+    """
+    hint = "change the buckets; `FIELD[:, :-1]` has one position less than its bucket"
+    return error("P115", span, f"`{key}` cannot divide the bucket {length} of `length`: {why}", hint)

@@ -77,7 +77,6 @@ RULES: dict[str, str] = {
     "P026": "layout_rules.unreadable_calibration",
     "P027": "parallelism_rules.too_many_shards",
     "P028": "parallelism_rules.experts_across_nodes",
-    "P029": "parallelism_rules.lengths_are_fixed",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

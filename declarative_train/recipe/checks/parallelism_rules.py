@@ -287,31 +287,6 @@ def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
             yield error("P024", span, message, "use another optimizer, such as adamw, or fsdp", (place,))
 
 
-def lengths_are_fixed(draft: Draft) -> Iterator[Diagnostic]:
-    """lengths-are-fixed (P029)
-
-    Finds: length buckets with the axis `pipeline` or `context`, or with `tensor` and `sequence: true`.
-    Why:   stages of a pipeline pass each other tensors of one shape, and the other two divide a fixed number of
-           positions over their ranks.
-    Diff:
-        data: {fields: {chat: {length: {buckets: [21, 41]}}}}
-    -   parallelism: {context: 2}
-    +   parallelism: {data: {replicate: 2}}
-        layout: {gpus: 2}
-    """
-    axes, fields = draft.axes, {} if draft.data is None else draft.data.fields
-    name = next((name for name, field in fields.items() if field.buckets), None)
-    if axes is None or name is None:
-        return
-    axis = "pipeline" if axes.pipeline is not None else "context" if axes.context is not None else None
-    if axis is None and axes.tensor is not None and axes.tensor.sequence:
-        axis = "tensor"
-    if axis is not None:
-        place = Related(draft.span(f"data.fields.{name}.length"), "steps of several lengths")
-        message = f"`{axis}` needs steps of one length, but `{name}` has length buckets"
-        yield error("P029", draft.span(f"parallelism.{axis}"), message, "use other axes, or remove `buckets`", (place,))
-
-
 def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """tensor-across-nodes (P025)
 

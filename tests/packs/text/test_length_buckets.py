@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -15,10 +16,12 @@ from declarative_train.data.length_buckets import BucketCuts
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.text.token_tables import TextRows
+from declarative_train.plan.plan import Plan
 from declarative_train.planner import compile as compile_plan
 from declarative_train.recipe import load
 from declarative_train.run.event import EvaluationDone, StepDone
 from tests.engine.made_recipes import compiled, merged, on_pipeline, write_recipe
+from tests.engine.on_ranks import kept_engine, on_ranks
 from tests.engine.parity import largest_difference, record
 from tests.engine.runs import SampleLog, assert_same_tensors, go, last_tensors
 
@@ -48,11 +51,56 @@ RECIPE: dict[str, Any] = {
     "logging": {"every": "1 step"},
 }
 RECIPE["data"]["fields"]["text"]["length"] = {"buckets": list(BUCKETS)}
+EXPERTS = {
+    "model": {
+        "graph": {
+            "lm": {
+                "type": "mixtral",
+                "vocabulary": 256,
+                "layers": 2,
+                "width": 16,
+                "heads": 2,
+                "experts": 4,
+                "hidden": 16,
+                "input": "tokens",
+            }
+        }
+    }
+}
+
+
+def on_axes(gpus: int, **axes: Any) -> dict[str, Any]:
+    return {"parallelism": axes, "layout": {"gpus": gpus}}
+
+
+SEQUENCE = {"size": 2, "sequence": True}
+CHUNKED = {"objective": {"loss": {"chunks": 2}, "metrics": None}}
+TWO = {"parallelism": {"pipeline": {"microbatches": 2}}}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp 2": {"parallelism": "ddp", "layout": {"gpus": 2}},
+    "dp 2": {"parallelism": "dp", "layout": {"gpus": 2}},
     "fsdp 2": {"parallelism": "fsdp", "layout": {"gpus": 2}},
-    "tensor 2": {"parallelism": {"tensor": 2}, "layout": {"gpus": 2}},
+    "tensor 2": on_axes(2, tensor=2),
+    "sequence 2": on_axes(2, tensor=SEQUENCE),
+    "context 2": on_axes(2, context=2),
+    "ring 2": on_axes(2, context={"size": 2, "keys": "ring"}),
+    "expert 2": merged(EXPERTS, on_axes(2, expert=2)),
+    "pipeline 2": on_pipeline(2, "1f1b", 2),
+    "zero bubble 2": on_pipeline(4, "zbv", 2),
     "accumulation 2": {"training": {"gradient_accumulation_steps": 2}},
+}
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "tensor 2 x ddp 2": on_axes(4, tensor=2, data={"replicate": 2}),
+    "expert 2 x tensor 2": merged(EXPERTS, on_axes(4, expert=2, tensor=2)),
+    "expert 2 x fsdp 2": merged(EXPERTS, on_axes(4, expert=2, data={"shard": 2})),
+    "experts, pipeline 2": merged(EXPERTS, on_pipeline(2, "1f1b", 2)),
+    "experts, context 2": merged(EXPERTS, on_axes(2, context=2)),
+    "interleaved 2": on_pipeline(4, "interleaved_1f1b", 2),
+    "pipeline 2, loss in chunks": merged(on_pipeline(2, "1f1b", 2), CHUNKED),
+    "pipeline 2 x context 2": on_pipeline(2, "1f1b", 4, context=2),
+    "pipeline 2 x sequence 2": on_pipeline(2, "1f1b", 4, tensor=SEQUENCE),
+    "pipeline 2 x ddp 2": merged(on_pipeline(2, "1f1b", 4, data={"replicate": 2}), TWO),
+    "pipeline 2 x fsdp 2": merged(on_pipeline(2, "1f1b", 4, data={"shard": 2}), TWO),
 }
 
 
@@ -82,19 +130,62 @@ def test_batches_are_as_long_as_the_bucket_of_their_longest_text(directory: Path
     assert sorted(samples) == list(range(42))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_ranks_have_batches_of_one_length(directory: Path, size: int) -> None:
+    plan = compiled(directory, merged(RECIPE, {"parallelism": "ddp", "layout": {"gpus": size}}))
+    sets = open_sets(plan.data)
+    ranks = [TrainingBatches(plan.data, plan.batch, rank, sets).iterate(1, 11) for rank in range(size)]
+    lengths = [
+        {batch.tensors["text"].shape[1] for batches in step for batch in batches} for step in zip(*ranks, strict=True)
+    ]
+    assert all(len(each) == 1 for each in lengths)
+    assert set().union(*lengths) == set(BUCKETS)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *(pytest.param(each, marks=pytest.mark.long) for each in PRODUCTS)])
 def test_losses_and_gradients_are_those_at_full_length(
     directory: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = record(directory, merged(RECIPE, LAYOUTS[layout]), num_steps=11)
+    way = (LAYOUTS | PRODUCTS)[layout]
+    found = record(directory, merged(RECIPE, way), num_steps=11)
     monkeypatch.setattr(BucketCuts, "cut", lambda self, tensors, level: dict(tensors))
-    full = record(directory, RECIPE, num_steps=11)
+    full = record(directory, merged(RECIPE, {"model": way.get("model", {})}), num_steps=11)
     assert found.sample_ids == full.sample_ids
     assert found.losses == pytest.approx(full.losses, rel=1e-12)
     assert largest_difference(full, found) <= 1e-10
 
 
-@pytest.mark.parametrize("ways", [("single", "single"), pytest.param(("ddp 2", "fsdp 2"), marks=pytest.mark.long)])
+def held_buffers(plan: Plan) -> list[tuple[int, int, int]]:
+    """(length of the batch, elements of the receive buffers, of all that have memory) after each step of a rank"""
+    seen = []
+    with kept_engine(plan) as engine:
+        batches = TrainingBatches(plan.data, plan.batch, engine.dp_rank, open_sets(plan.data))
+        for step, mine in enumerate(batches.iterate(1, 11), 1):
+            engine.step(step, mine, num_rows=4, lr_factor=1.0, measure=False)
+            everything = (each for each in gc.get_objects() if type(each).__name__ == "_RecvInfo")
+            kept = [each.buffer for each in everything if each.buffer is not None and not each.buffer.is_meta]
+            sizes = (sum(each.numel() for each in tensors) for tensors in (engine.receiving, kept))
+            seen.append((mine[0].tensors["text"].shape[1], *sizes))
+    return seen
+
+
+def test_a_pipeline_has_receive_buffers_of_one_length_only(directory: Path) -> None:
+    plan = compiled(directory, merged(RECIPE, LAYOUTS["pipeline 2"]))
+    for rank in on_ranks(plan, held_buffers, plan):
+        assert {length for length, *_ in rank} == set(BUCKETS)
+        for length, reported, held in rank:
+            assert reported == held == 4 * (length - 1) * 16  # 4 microbatches of one row
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("single", "single"),
+        ("pipeline 2", "context 2"),
+        pytest.param(("ddp 2", "fsdp 2"), marks=pytest.mark.long),
+        pytest.param(("sequence 2", "zero bubble 2"), marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_run_goes_on(directory: Path, ways: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     log = SampleLog(directory / "samples", monkeypatch)
     straight = go(directory, RECIPE)
@@ -145,8 +236,9 @@ def field(**keys: Any) -> dict[str, Any]:
     [
         ("D029", field(length={"buckets": [1, 17, 33]})),
         ("D006", field(pack="best_fit")),
-        ("P029", on_pipeline(2, "1f1b", 2)),
-        ("P029", {"parallelism": {"tensor": {"size": 2, "sequence": True}}, "layout": {"gpus": 2}}),
+        ("P113", merged(field(length={"buckets": [9, 17, 35]}), on_axes(2, context=2))),
+        ("P115", merged(field(length={"buckets": [11, 17, 33]}), on_axes(2, context=2))),
+        ("P115", merged(field(length={"buckets": [10, 17, 33]}), on_axes(2, tensor=SEQUENCE))),
         ("O107", {"model": {"graph": {"counts": None}}, "objective": {"loss": {"mask": None}}}),
         ("O107", {"objective": {"metrics": {"accuracy": {"of": None, "input": "lm", "target": "next"}}}}),
     ],

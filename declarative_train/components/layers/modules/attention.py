@@ -132,7 +132,7 @@ class SelfAttentionModule(nn.Module):
         """
         length, places = self.num_positions, positions
         if places is None:
-            length, places = context.length, context.places(x.device)[None]
+            length, places = context.whole_length(x), context.places(x.shape[1], x.device)[None]
         q_BHTK, k_BGTK, v_BGTK = self.project(x, positions=places, length=length)
         seen = None if mask is None else context.gather_words(mask)
         parts = None if segments is None else context.gather_words(segments)
@@ -143,10 +143,10 @@ class SelfAttentionModule(nn.Module):
             return ring.attend(q_BHTK, k_BGTK, v_BGTK, self.sinks)
         both = context.gather(torch.cat([k_BGTK, v_BGTK], -1).transpose(1, 2)).transpose(1, 2)
         k_BGSK, v_BGSK = both.chunk(2, -1)
-        found, c, window = [], context.chunk, self.heads.window
-        for at, first in enumerate(context.firsts):
+        found, c, window = [], x.shape[1] // 2, self.heads.window
+        for at, first in enumerate(context.firsts(c)):
             own = slice(at * c, (at + 1) * c)
-            end = first + c if self.causal else context.length
+            end = first + c if self.causal else context.whole_length(x)
             allowed = visible_keys(c, end, window, x.device)[None, None] if self.causal else None
             if segments is not None and parts is not None:
                 same = (segments[:, own, None] == parts[:, None, :end])[:, None]

@@ -14,19 +14,24 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis for sequences of `length` positions. Each rank has two chunks of `chunk`
-    positions; `firsts` are the first positions of this rank's chunks. `in_ring`: whether keys are sent
-    around the ranks one by one; otherwise each rank gathers all keys.
+    """Ranks of the `context` axis, each of which has two chunks of the positions of a sequence. Sequences of
+    different batches may have different lengths. `in_ring`: whether keys are sent around the ranks one by one;
+    otherwise each rank gathers all keys.
     """
 
-    def __init__(self, peers: Peers, length: int, *, in_ring: bool = False) -> None:
-        self._peers, self.length, self.in_ring = peers, length, in_ring
-        self.chunk = length // (2 * peers.size)
-        self.firsts = self.firsts_of(peers.rank)
+    def __init__(self, peers: Peers, *, in_ring: bool = False) -> None:
+        self._peers, self.in_ring = peers, in_ring
 
-    def firsts_of(self, rank: int) -> tuple[int, int]:
-        """Return the first position of each of the two chunks of `rank`."""
-        return rank * self.chunk, (2 * self._peers.size - 1 - rank) * self.chunk
+    def firsts(self, chunk: int, rank: int | None = None) -> tuple[int, int]:
+        """Return the first position of each of the two chunks, of `chunk` positions, of `rank`; None: of this
+        rank.
+        """
+        rank = self._peers.rank if rank is None else rank
+        return rank * chunk, (2 * self._peers.size - 1 - rank) * chunk
+
+    def whole_length(self, x: Tensor) -> int:
+        """Return the number of positions of the sequence of which this rank has `x` (B, T / N, ...)."""
+        return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
         """Return all ranks in the order in which this rank gets their keys. This rank is the first."""
@@ -44,13 +49,15 @@ class ContextRanks:
         sent[(rank + 1) % size] = received[(rank - 1) % size] = len(x)
         return self._peers.exchange(x, sent, received)
 
-    def places(self, device: torch.device) -> Tensor:
-        """Return the indices in the sequence of this rank's positions, (T / N,)."""
-        return torch.cat([torch.arange(first, first + self.chunk, device=device) for first in self.firsts])
+    def places(self, num_own: int, device: torch.device) -> Tensor:
+        """Return the indices in the sequence of this rank's `num_own` positions, (T / N,)."""
+        chunk = num_own // 2
+        return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 
     def take(self, whole: Tensor) -> Tensor:
         """Return the positions of `whole` (B, T, ...) that belong to this rank, (B, T / N, ...)."""
-        return torch.cat([whole[:, first : first + self.chunk] for first in self.firsts], 1)
+        chunk = whole.shape[1] // (2 * self._peers.size)
+        return torch.cat([whole[:, first : first + chunk] for first in self.firsts(chunk)], 1)
 
     def gather(self, x: Tensor) -> Tensor:
         """Return all positions (B, T, ...), given this rank's positions `x` (B, T / N, ...). In the backward, each
@@ -72,12 +79,12 @@ class ContextRanks:
 
     def _gather(self, x: Tensor) -> Tensor:
         # (B, ranks, 2, chunk, ...): the second chunks of the ranks follow the first ones in falling order
-        parts = self._peers.gather_tokens(x).reshape(len(x), -1, 2, self.chunk, *x.shape[2:])
+        parts = self._peers.gather_tokens(x).reshape(len(x), -1, 2, x.shape[1] // 2, *x.shape[2:])
         return torch.cat([parts[:, :, 0], parts[:, :, 1].flip(1)], 1).flatten(1, 2)
 
     def _sum(self, gradient: Tensor) -> Tensor:
-        parts = gradient.reshape(len(gradient), -1, self.chunk, *gradient.shape[2:])
-        half = parts.shape[1] // 2
+        half = self._peers.size
+        parts = gradient.reshape(len(gradient), 2 * half, -1, *gradient.shape[2:])
         return self._peers.sum_tokens(torch.stack([parts[:, :half], parts[:, half:].flip(1)], 2).flatten(1, 3))
 
     def __deepcopy__(self, memo: dict[int, object]) -> ContextRanks:

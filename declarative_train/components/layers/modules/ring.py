@@ -47,17 +47,17 @@ class RingAttention:
         found: Tensor = _Ring.apply(q_BHTK, k_BGTK, v_BGTK, sinks_H, self)  # type: ignore[no-untyped-call]
         return found
 
-    def blocks(self, owner: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield pairs of a block of this rank's queries and a block of the keys of rank `owner`. Pairs in which no
-        query may see a key are left out. Each pair is (slice of the queries, slice of the keys, first position
-        of the queries, first position of the keys).
+    def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
+        """Yield pairs of a block of this rank's `num_own` queries and a block of the keys of rank `owner`. Pairs in
+        which no query may see a key are left out. Each pair is (slice of the queries, slice of the keys, first
+        position of the queries, first position of the keys).
         """
-        context = self.context
-        c, step = context.chunk, min(context.chunk, MOST_QUERIES)
-        for at, chunk in enumerate(context.firsts):
+        c = num_own // 2
+        step = min(c, MOST_QUERIES)
+        for at, chunk in enumerate(self.context.firsts(c)):
             for start in range(0, c, step):
                 first, size = chunk + start, min(step, c - start)
-                for other, key in enumerate(context.firsts_of(owner)):
+                for other, key in enumerate(self.context.firsts(c, owner)):
                     is_later = self.causal and key > first + size - 1
                     is_far = self.causal and self.window is not None and first - (key + c - 1) >= self.window
                     if not (is_later or is_far):
@@ -108,7 +108,7 @@ class _Ring(torch.autograd.Function):
         pair = torch.cat([k, v], -1)
         for owner in ring.context.owners():
             key, value = pair.chunk(2, -1)
-            for own, other, first, at in ring.blocks(owner):
+            for own, other, first, at in ring.blocks(owner, q.shape[3]):
                 scores, _ = ring.scores(q[:, :, :, own], key[:, :, other], first, at)
                 before, after = total[:, :, :, own], scores.logsumexp(-1, keepdim=True)
                 after = torch.logaddexp(before, after)
@@ -132,7 +132,7 @@ class _Ring(torch.autograd.Function):
         pair = torch.cat([k, v], -1)
         for owner in ring.context.owners():
             key, value = pair.chunk(2, -1)
-            for own, other, first, at in ring.blocks(owner):
+            for own, other, first, at in ring.blocks(owner, q.shape[3]):
                 query, d_own = q[:, :, :, own], d_out[:, :, :, own]
                 scores, slope = ring.scores(query, key[:, :, other], first, at)
                 weights = (scores - _finite(total[:, :, :, own])).exp()

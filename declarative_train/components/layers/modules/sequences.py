@@ -25,7 +25,7 @@ class LearnedPositionsModule(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
         if positions is None and self.context is not None:
-            positions = self.context.places(x.device)
+            positions = self.context.places(x.shape[-2], x.device)
         return x + (self.weight[start : start + x.shape[-2]] if positions is None else self.weight[positions.long()])
 
 
@@ -55,7 +55,7 @@ class SinusoidalPositionsModule(nn.Module):
     def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
         T, D = x.shape[-2:]
         if positions is None and self.context is not None:
-            positions = self.context.places(x.device)
+            positions = self.context.places(x.shape[-2], x.device)
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
         if positions is None:
