@@ -1,4 +1,5 @@
-"""Adapters of linear layers: read from the parameter rules and from the folders that the rules name."""
+"""Adapters (LoRA) of linear layers. The rules under `model.parameters` of the recipe say which layers have one; a rule
+may name a published folder from which the adapters are read."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ class Adapting:
         self._scope = scope
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return {path of a linear map within the layer: its adapter} for the layer at path `layer`; {} without
-        adapters. `maps`: the shape (out, in) of each linear map of the layer, by the same paths. `report`: function
-        that gets each error."""
+        """Return the adapters of the layer at path `layer`: {path of a linear map within the layer: its adapter}; {} if
+        it has none. `maps`: shape (out, in) of each linear map of the layer, by its path within the layer. `report`: is
+        called with each error as a diagnostic."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
@@ -38,7 +39,8 @@ class Adapting:
         return found
 
     def _is_tied(self, name: str) -> bool:
-        """Return whether a `tie` in the parameter rules joins this parameter to another, in either direction."""
+        """Return whether a key `tie` of the parameter rules ties the parameter `name` to another parameter, or another
+        parameter to `name`."""
         own = settings_of(self._rules, name).tie is not None
         return own or any(rule.settings.tie == name for rule in self._rules)
 

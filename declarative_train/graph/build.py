@@ -1,12 +1,12 @@
-"""Modules of a graph: nested `torch.fx.GraphModule`s, under the recipe's own names.
+"""Construction of the torch module of a graph: nested `torch.fx.GraphModule`s whose children have the recipe's names.
 
-Each block, and each copy of a `repeat`, is a GraphModule of its own that its parent calls as one module: the unit of
-sharding, checkpointing, compiling and stage cuts. Containers (`layers` of `layers.0`) become bare `nn.Module`s. The
-name of a parameter is the path of its node and then torch's own name: `gpt.layers.3.attn.qkv.weight`.
+Each block, and each copy of a `repeat`, becomes a GraphModule of its own, which its parent calls like a layer. So it
+can be sharded, checkpointed or compiled as a whole, and a pipeline stage can begin or end there. A name with a dot,
+such as `layers.0`, is a child `0` of a plain `nn.Module` `layers`. The name of a parameter is the path of its node,
+followed by torch's name within the layer: `gpt.layers.3.attn.qkv.weight`.
 
-A built graph takes its inputs by position, in the order of `graph.inputs`. The outermost returns a tuple in the order
-of `graph.outputs`; a nested one returns its only output bare, several as a tuple.
-"""
+The module of a graph has positional arguments, in the order of `graph.inputs`. The outermost module returns a tuple in
+the order of `graph.outputs`. A nested module returns a tuple only if it has several outputs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ def build(
     """Return the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
     and `initialise`, as `engine/step/model_preparation.py` does.
 
-    `seed`         seed of the run, for layers of plugins: their initial values are drawn here (on meta, `initialise`
-                   writes them later). None: no initial values.
+    `plugins`      paths of plugin files
+    `seed`         seed of the run. Layers of plugins draw their initial values here (on the meta device, `initialise`
+                   writes these values later). None: no initial values are kept.
     `ties`         name of a parameter -> name of the parameter whose storage it shares
-    `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as stages
+    `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as pipeline stages
                    require (torch-facts, section 2, trap 4)
     `borrowed`     nodes of other pipeline stages that this graph calls too, with the specs of their inputs
     `field_draws`  source of random numbers for expressions that are computed from fields alone
-    `added`        nodes whose parameters are inserted later
-    `is_sharded`   `fully_shard` will be applied to the module, so the names of its methods are not free for nodes"""
+    `added`        names of parameters that the caller registers in the module later
+    `is_sharded`   `fully_shard` will be applied to the module, so nodes cannot be attributes with its methods' names"""
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)
@@ -86,8 +87,8 @@ def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch
 
 
 class _Builder:
-    """Builder of nested GraphModules. In its methods, `prefix` is the path of the graph that is built, with a dot at
-    the end."""
+    """Builder of nested GraphModules. In its methods, `prefix` is the path of the block whose graph is built, with a
+    dot at the end; "" for the whole graph."""
 
     def __init__(
         self,
@@ -128,9 +129,9 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Add the call of one node to the fx graph `lines`, and its module to `modules`. Return the fx values of the
-        node's outputs by edge (`node:output`). `known`: specs, and `values`: fx values, of the edges of `graph` so
-        far."""
+        """Add the call of `node` to the fx graph `lines`, and the module that it builds for the node to `modules`.
+        Return {edge: fx node} for the outputs of `node`. `known`: specs of all edges of `graph`. `values`: fx nodes of
+        the edges that are computed before `node`."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -158,7 +159,8 @@ class _Builder:
         }
 
     def _build_node(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
-        """Return the module of a layer or a block. `specs`: its inputs. `path`: its path in the model."""
+        """Return the module of a layer or a block. `specs`: specs of its inputs by port. `path`: path of the node in
+        the model."""
         if node.kind == "block":
             assert node.graph is not None
             name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
@@ -191,8 +193,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the items of `given` (by input name) in the order of the arguments of the module of `called`, a layer or
-    block; None for an argument without an item."""
+    """Return the values of `given` ({input name: value}) in the order of the positional arguments of the module of
+    `called`, a layer or block; None for an argument that is not in `given`."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]

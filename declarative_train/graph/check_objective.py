@@ -47,8 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric with its tensors (`edges`) and the settings that it inherits from the loss named in its key `of`:
-    `ignore_index`, `class_dim`, `one_class`. `loss`: the name of that loss."""
+    """Metric of the recipe: its component and the names of its tensors (`edges`). A metric that is computed for a loss
+    (`loss`, its name; None without one) has the `ignore_index`, `class_dim` and `one_class` of this loss."""
 
     name: str
     component: Metric
@@ -59,9 +59,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with its task ("multiclass", "binary", ...) set where its shapes fit several: a target with
-        a probability for each class is "multiclass" if the loss expects one class of several. Otherwise return it
-        unchanged."""
+        """Return the metric with the task "multiclass" if its loss expects one class of several, its target has a
+        probability for each class (floats), and the metric has a key `task` that is not set. Otherwise return it
+        unchanged. `target`: spec of the target."""
         if (
             not self.one_class
             or target is None
@@ -88,8 +88,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _covers(term: Term, other: Term | Measure) -> bool:
-    """Return whether a metric (`other`) can be computed from the loss of each item that `term` computes, so that it
-    need not read the scores."""
+    """Return whether `other` is a perplexity that can be computed from the loss of each item, which `term` computes.
+    Such a metric does not read the scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -97,7 +97,7 @@ def _covers(term: Term, other: Term | Measure) -> bool:
 
 
 def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values of the target for which the mask is not 0."""
+    """Return the values of `target` at which `mask` is not 0. If one of them has fewer rows, only its rows count."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]
 
@@ -127,8 +127,8 @@ class ObjectiveCheck:
     """Checker of losses and metrics. Its methods add errors and warnings to the list `diagnostics`.
 
     `specs`: shape and dtype of each tensor by its name in the recipe (None: unknown, because of an earlier error).
-    `origins`: for each tensor, the place in the recipe of the node or field that it comes from.
-    """
+    `origins`: for each tensor, the place in the recipe of the node or field that computes it. `see`: function (name of
+    a tensor) -> its values on sample rows, or None."""
 
     def __init__(
         self,
@@ -145,8 +145,9 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether a loss or metric accepts the shapes and dtypes of its tensors; report an error or a warning if
-        there is one. Return False without a report if a shape is unknown."""
+        """Return whether a loss or metric accepts the shape, dtype and range of its tensors. Add an error to
+        `diagnostics` if it does not, or a warning, with which the result is True. Return False without a diagnostic if
+        a shape is unknown."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -179,8 +180,9 @@ class ObjectiveCheck:
         return None if name is None or spec is None else self._see(name)
 
     def check_sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
-        """Check what a loss term depends on: the number of its items on fields alone (`from_fields`), its value on at
-        least one parameter (`learned`)."""
+        """Check that the number of valid items of a loss term is computed from fields alone, and that its input or
+        target depends on a parameter. `from_fields`: names of tensors that are computed from fields alone. `learned`:
+        names of tensors that depend on a parameter."""
         counted = [("mask", term.edges.mask)] if term.edges.mask is not None else []
         if term.edges.target is not None and self._target_counts(term):
             counted.append(("target", term.edges.target))
@@ -194,8 +196,9 @@ class ObjectiveCheck:
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
     def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """Check that a loss with `chunks` can be computed in parts: in `graph`, a linear layer must compute its scores,
-        and no other of the `terms` and `measures` may need them."""
+        """Check that a loss with `chunks` can be computed chunk by chunk: a linear layer of `graph` computes its
+        scores, no other loss or metric reads them, and its target is class ids that the model does not compute.
+        `terms`, `measures`: all losses and metrics of the recipe."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
@@ -220,7 +223,8 @@ class ObjectiveCheck:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def check_values(self, term: Term) -> None:
-        """Check a loss on real rows: at least one item counts, no weight is below 0, and the target is finite."""
+        """Check a loss on real rows: at least one item is valid, no value of the mask is below 0, and a target that an
+        expression computes is finite for all items that the mask includes."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
         if mask is not None and (row := first_row(mask.values < 0)) is not None:
@@ -262,7 +266,8 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items depends on the values of the target (such as `ignore_index`)."""
+        """Return whether the number of valid items of a loss depends on the values of its target, for example because
+        of `ignore_index`."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]
@@ -274,8 +279,8 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
-        """Return the place in the recipe of the key that `shape_error` is about; the place of the metric itself, if it
-        has `of` and therefore no inputs of its own."""
+        """Return the place in the recipe of the key of `item` that `shape_error` is about. If this key is not written
+        (a metric with `of` has the inputs of its loss), return the place of `item`."""
         return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:

@@ -1,4 +1,5 @@
-"""Checks of targets: columns that the model reads as an input too, and the unit in which metrics are reported."""
+"""Checks of targets: whether the model reads columns of a target as an input, and in which unit metrics are
+reported."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each column that is both a target and an input of the model."""
+    """Yield a diagnostic for each pair (input field, target field) that shares columns, unless this is intended."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
@@ -42,8 +43,9 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that `field` and `target` have in common. Return [] if that is intended: the target is the
-    input itself (an autoencoder), or the two are different rows of a window. `wanted`: the columns of all targets."""
+    """Return the columns that the input field `field` and the target field `target` share. Return [] if this is
+    intended: all columns of `field` are targets too (an autoencoder), or the two fields are different rows of a window.
+    `wanted`: the columns of all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []
@@ -86,8 +88,8 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
 
 
 def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
-    """Return the fields from which a wire (a value in the model graph) is computed by expressions alone; empty if a
-    layer is on the way."""
+    """Return the fields from which expressions alone compute a wire (a value in the model graph); empty if a layer
+    computes the wire or one of the values before it."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})
@@ -99,8 +101,9 @@ def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """Return ({metric: (field of its target, conversion to the unit of the target's columns)}, diagnostics). A metric
-    whose target already has the columns' unit has no entry; a metric that cannot be converted has a diagnostic."""
+    """Return ({metric: (field of its target, conversion to the unit of the columns of this field)}, diagnostics). A
+    metric whose target already has the unit of its columns has no entry. A metric that cannot be converted has a
+    diagnostic instead."""
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []

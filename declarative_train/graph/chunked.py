@@ -1,7 +1,7 @@
-"""Losses with `chunks`: graph in which the last linear layer and the loss are one node. The node receives the target
-and computes scores and loss part by part, so that all scores are never in memory at once.
+"""Losses with `chunks`: a graph in which the last linear layer and the loss are one node. This node receives the target
+and computes scores and loss for one chunk of the items at a time, so that all scores are never in memory at once.
 
-Ranks run this graph. The plan keeps the original graph, for callers that need the scores."""
+Ranks run this graph. The plan also keeps the original graph, for code that needs the scores."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class HeadNode(Node):
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Return a module that computes the linear layer `linear` and the loss together. `specs`: the node's inputs, by
-        port."""
+        """Return a module that computes both the linear layer `linear` and the loss. `specs`: specs of the node's
+        inputs by port."""
         import torch
 
         from declarative_train.components.losses import LOSSES
@@ -46,8 +46,8 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Interface of a loss term of a plan, with or without `chunks`: its component as data, and the names of its input,
-    target and mask."""
+    """Interface of a loss term of a plan, with or without `chunks`: its component (the loss and its settings, as data),
+    and the names of its input, target and mask."""
 
     @property
     def component(self) -> dict[str, object]: ...
@@ -60,12 +60,13 @@ class ChunkedTerm(Protocol):
 
 
 class NoHeadError(Exception):
-    """Error: the scores are not the output of a linear layer that only the loss reads. The text is the reason."""
+    """Error: a loss cannot be computed in chunks, because its scores are not the output of a linear layer that only
+    this loss reads. The text of the error is the reason."""
 
 
 def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
-    """Return the graph in which the linear layer before each loss with `chunks` is a HeadNode. `batch`: specs of the
-    tensors that these losses read from the batch."""
+    """Return `graph` with a HeadNode in place of the linear layer before each loss with `chunks`. `terms`: all losses.
+    `batch`: specs of the entries of the batch, which include the targets and masks of these losses."""
     for term in terms:
         if term.component.get("chunks") is not None:
             assert term.target is not None
@@ -85,8 +86,8 @@ def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
 
 
 def head_of(graph: Graph, edge: Edge) -> str:
-    """Return the path of the linear layer that computes an edge (a value in the graph). Raises NoHeadError if it cannot
-    be replaced by a HeadNode."""
+    """Return the path of the linear layer whose output is `edge` (a value in the graph). Raises NoHeadError if a
+    HeadNode cannot replace this layer."""
     name, _, output = edge.partition(":")
     if not output:
         raise NoHeadError("its input is a field")

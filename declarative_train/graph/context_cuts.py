@@ -1,7 +1,8 @@
-"""Check for the `context` axis, which divides the positions of a sequence over ranks: every node must compute each
-position from its inputs at the same position, or exchange data between ranks itself, as self-attention does with keys
-and values. A layer may also return a value of the whole sample that is the same on all ranks, as `moe` does with its
-balance loss."""
+"""Check whether the `context` axis can divide a model: it divides the positions of a sequence over ranks.
+
+Each node must compute a position from the same position of its inputs, or exchange data between ranks itself, as
+self-attention does with keys and values. A layer may also return a value without positions that is the same on all
+ranks, as `moe` does with its balance loss."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from declarative_train.graph.read import read_layer
 
 
 def find_mixing(graph: Graph, length: int, plugins: Sequence[str], prefix: str = "") -> str:
-    """Return one text with the path of the first node that mixes positions of a sequence of `length` positions, and the
-    reason; "" if no node does. `prefix`: path of the block that has this graph, with a dot at the end."""
+    """Return a text that names the first node that mixes positions, with the reason; "" if no node does. `length`:
+    number of positions of a sequence. `prefix`: path of the block whose graph is `graph`, with a dot at the end."""
     specs, nodes = graph.specs(), {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         made = nodes[node.target] if node.target is not None else node
@@ -74,7 +75,8 @@ _ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softm
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
     """Return the number of dimensions of an expression's result, the batch excluded (0 for a number). Return None if
-    the expression may mix positions (dimension 1). `depths`: the dimensions of its inputs, by name."""
+    the expression may mix positions, which are dimension 1. `depths`: number of dimensions of each input by name, the
+    batch excluded."""
     if isinstance(term, Constant):
         return 0
     if isinstance(term, Reference):

@@ -1,10 +1,10 @@
-"""Cost of the nodes of a graph, from shapes: used for balanced pipeline cuts, sizes and times in a plan, and
-utilisation.
+"""Cost of the nodes of a graph, computed from shapes. It is used to balance pipeline stages, for the sizes and times
+that a plan predicts, and for the utilisation of the device.
 
 Operations are counted as by torch's own counter (`torch.utils.flop_counter`; a test compares them): matrix products,
-convolutions and attention, two operations for each multiply-add; causal attention counts in full. Look-ups, norms and
-element-wise operations count as memory traffic only. In the backward, a product costs the same again for each of its
-two operands that needs a gradient; frozen parameters and the data need none."""
+convolutions and attention, two operations for each multiply-add. Causal attention counts as much as full attention.
+Look-ups, norms and element-wise operations count as memory traffic only. In the backward, a product costs the same
+again for each of its two operands that needs a gradient; frozen parameters and fields need none."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ Result = TypeVar("Result", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Cost of one layer or expression for one sample: floating-point operations of forward and backward, elements that
-    its forward reads and writes, and elements of its parameters (read once for the whole batch)."""
+    """Cost of one layer or expression for one sample.
+
+    forward     floating-point operations of the forward
+    backward    floating-point operations of the backward
+    elements    tensor elements that the forward reads and writes
+    parameters  elements of its parameters, which are read once for the whole batch"""
 
     forward: int
     backward: int
@@ -44,7 +48,7 @@ class Work:
 
 
 def num_parameters(path: str, parameters: Shapes) -> int:
-    """Return the number of elements of all parameters below a path."""
+    """Return the number of elements of all parameters of the node at `path`. `parameters`: shapes by name."""
     return sum(prod(shape) for name, shape in parameters.items() if name.startswith(f"{path}."))
 
 
@@ -55,16 +59,16 @@ def activations(node: Node) -> int:
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """Return {node: the Work of each layer and expression in it}. `frozen`: names of parameters that get no
-    gradient."""
+    """Return {name of a node of `graph`: the Work of each layer and expression in it}. `parameters`: shapes by name.
+    `frozen`: names of parameters that get no gradient."""
     return measure_leaves(graph, parameters, frozen, _work)
 
 
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Return {node of the graph: results of `measure` for the layers and expressions in it}. `frozen`: names of
-    parameters that get no gradient."""
+    """Return {name of a node of `graph`: results of `measure` for the layers and expressions in it}. `parameters`:
+    shapes by name. `frozen`: names of parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -74,9 +78,13 @@ def measure_leaves(
 
 
 class Measure(Protocol[Result]):
-    """Interface of a function that is called with one layer or expression. `called`: the node that has the component
-    (for a `reuse` it is not `node`). `specs`: the spec of each input port; `graded`: whether a gradient flows back into
-    it."""
+    """Interface of the function that `measure_leaves` calls with each layer or expression.
+
+    node     the node
+    called   the node that has the component: `node` itself, or for a `reuse` the node that is called again
+    specs    spec of each input by port
+    graded   whether a gradient flows back into each input, by port
+    weights  the node's parameters"""
 
     def __call__(
         self,
@@ -89,15 +97,15 @@ class Measure(Protocol[Result]):
 
 
 class _Walk(Generic[T]):
-    """Walk through nested graphs that knows for each edge whether a gradient flows back along it."""
+    """Walk through nested graphs that calls `measure` with each layer and expression, and determines for each edge
+    whether a gradient flows back along it."""
 
     def __init__(self, held: Mapping[str, list[Weight]], measure: Measure[T]) -> None:
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {node of the graph: results for the layers and expressions in it}. `graded`: for each edge, whether a
-        gradient flows back along it. It has the inputs of the graph at first; the walk adds the outputs of the nodes.
-        """
+        """Return {node of `graph`: results for the layers and expressions in it}. `graded`: {edge: whether a gradient
+        flows back along it}; the caller enters the inputs of `graph`, this method the outputs of the nodes."""
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -139,9 +147,9 @@ def _work(
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """Return the matrix products of a layer. For a layer of a plugin they are estimated from its weights: a weight of
-    two dimensions counts as one matrix product per vector, a weight of more as a convolution at each output
-    position."""
+    """Return the matrix products of a layer. Those of a plugin's layer are estimated from its weights: a weight with
+    two dimensions counts as one matrix product per vector of the input, a weight with more dimensions as a convolution
+    at each output position."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:
@@ -161,8 +169,8 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
 def matmuls(
     text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
 ) -> tuple[Product, ...]:
-    """Return the matrix products of an expression on one sample. `text`: the expression. `inputs`: specs by name;
-    `graded`: whether a gradient flows back into each input."""
+    """Return the matrix products of the expression `text` on one sample. `inputs`: (name, spec) of each input.
+    `graded`: (name, whether a gradient flows back into the input)."""
     if "@" not in text and "matmul" not in text:
         return ()
     wants = dict(graded)

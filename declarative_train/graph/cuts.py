@@ -1,10 +1,10 @@
-"""Tensor parallelism: division of a graph's layers over the ranks of the `tensor` axis, derived from the graph alone.
+"""Tensor parallelism: division of a model's layers over the ranks of the `tensor` axis, derived from its graph.
 
-Attention is divided by heads, an embedding by rows, experts by hidden features. Linear layers are divided together, as
-a *region* (Shoeybi et al., Megatron-LM, 2019): the first ones (columns) compute part of the features on each rank, the
-nodes after them work on each feature separately, and the last ones (rows) sum over the ranks. All edges outside a
-region are whole on every rank. A region does not cross a pipeline stage, nor a block that is called from several
-places."""
+Attention is divided by heads, an embedding by rows, experts by hidden features. Linear layers are divided together, in
+a *region* of the graph (Shoeybi et al., Megatron-LM, 2019). Its first layers are divided by columns: each rank computes
+some of the features. The nodes after them work on each feature separately. Its last layers are divided by rows, and
+their results are summed over the ranks. Every rank has the whole values of all edges outside regions. A region does not
+cross the border of a pipeline stage, or of a block that is called from several places."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ HeadKind = Literal["vocabulary", "gathered"]
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Division of a model over the ranks of `tensor` and `expert`: `nodes` by path, `parameters` by name.
+    """Division of a model over the ranks of `tensor` and `expert`.
 
-    `summed`: undivided parameters whose gradients are summed over the ranks of `tensor`. `outputs`: outputs of the
-    graph of which each rank has only part of the features. `tokens`: for each layer, how the tokens that it reads and
-    writes are divided (`graph/token_cuts.py`). `parts`: the division of the submodules of each node "inside"."""
+    nodes       path of a layer with parameters -> its division
+    parameters  name of a divided parameter -> its division
+    summed      undivided parameters whose gradients are summed over the ranks of `tensor`
+    outputs     outputs of the graph of which each rank has only some of the features
+    tokens      path of a layer -> division of the tokens that it reads and writes (`graph/token_cuts.py`)
+    parts       path of a library's model that is divided -> division of each of its submodules, by path"""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class Cuts:
     parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
 
     def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
-        """Yield (path, division) of each node, followed by its submodules."""
+        """Yield (path, division) of each node, each followed by those of its submodules."""
         for path, node in self.nodes.items():
             yield path, node
             yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())
@@ -55,8 +58,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return the cuts in which the ranks of `expert` divide the layer at `path` as `found` says, or the parts that
-        it names of a library's model. The ranks of `tensor` do not divide these."""
+        """Return a copy in which the ranks of `expert` divide the layer at `path` as `found` says. If `found` has
+        `parts` (submodules of a library's model), only these are divided over `expert`. Whatever is divided over
+        `expert` is no longer divided over `tensor`."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,
@@ -72,15 +76,15 @@ class Cuts:
 class DivisionInput:
     """Input of `derive_cuts`.
 
-    size      number of ranks that divide the model
+    size      number of ranks of the `tensor` axis
     names     names of the model's parameters
-    whole     parameters that must not be divided, each with the reason
+    whole     parameters that must not be divided -> the reason
     ties      name of a tied parameter -> name of the parameter that it is tied to
     stage_of  path of a node -> its pipeline stage
-    plugins   files of plugins
-    storages  number formats of frozen weights, by name
-    sequence  whether tokens are divided between the divided layers (`sequence: true`)
-    parts     number of parts into which other ranks divide the tokens before"""
+    plugins   paths of plugin files
+    storages  name of a frozen weight -> its number format
+    sequence  whether the ranks also divide the tokens between the divided layers (`sequence: true`)
+    parts     number of ranks of the `context` axis, which divides the tokens first"""
 
     size: int
     names: Sequence[str]
@@ -94,8 +98,8 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model's layers and parameters. `heads`: the outputs whose linear layer may leave its
-    result divided, each with the kind of the division."""
+    """Return the division of a model's layers and parameters. `heads`: {output of the graph: how the ranks may divide
+    the linear layer that computes it}."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -135,8 +139,8 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
     """Return the names of the undivided parameters of the layer at `path` whose gradients must be summed over ranks,
-    because each rank applies them to its own tokens only. `cut`, `node`: division of the layer's tokens and of the
-    layer."""
+    because each rank applies them only to its own tokens. `cut`: how the tokens are divided. `node`: how the layer is
+    divided, or None."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()
@@ -158,8 +162,8 @@ class _RegionError(Exception):
 
 
 class _Deriver:
-    """Search for the division of one graph. Blocks are replaced by the nodes in them, except blocks that are called
-    from several places."""
+    """Derivation of how the ranks divide one graph. A block is replaced by the nodes in it, unless it is called from
+    several places."""
 
     def __init__(self, graph: Graph, prefix: str, given: DivisionInput, heads: Mapping[str, HeadKind]) -> None:
         self._graph, self._prefix, self._given = graph, prefix, given
@@ -178,7 +182,7 @@ class _Deriver:
         self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
 
     def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
-        """Yield (path, division) for every layer with parameters, or (path, the reason) if it stays undivided."""
+        """Yield (path, division) for every layer, or (path, the reason) if it stays undivided."""
         found = self._found
         for node in self._graph.nodes:
             if node.graph is not None:  # a block that is called from several places
@@ -189,8 +193,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _heads_of(self, node: Node) -> dict[str, HeadKind]:
-        """Return {output: kind of its division} for the outputs of a node whose scores may stay divided (the `heads` of
-        `derive_cuts`); {} if there is none."""
+        """Return {output: division} for the outputs of a node that are in the argument `heads` of `derive_cuts`; {} if
+        none is."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -210,8 +214,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return how the ranks divide a layer in the way `kind`; a text with the reason if it must stay undivided; None
-        if `kind` does not apply to it."""
+        """Return how the ranks divide a layer in the way `kind`. Return a text with the reason if `kind` applies to the
+        layer, but it must stay undivided; None if `kind` does not apply to it."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -227,8 +231,8 @@ class _Deriver:
         return cut
 
     def _explain_broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
-        """Return why a frozen weight in a block format (`storage`) cannot be divided: the ranks would split a block.
-        Return "" if it can."""
+        """Return the reason why a frozen weight in a block format (key `storage`) cannot be divided: the ranks would
+        split a block. Return "" if it can be divided. `name`: name of the weight."""
         storage, size = self._given.storages.get(name, "bf16"), self._given.size
         if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
             return ""
@@ -241,7 +245,8 @@ class _Deriver:
         }
 
     def _region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
-        """Yield the linear layers of the region that begins with `first`. Raises _RegionError."""
+        """Yield (name, division) of the linear layers in the region that begins with `first`. Raises _RegionError if
+        the region cannot be divided."""
         if first.name not in self._readers and (heads := self._heads_of(first)):
             kind = next(iter(heads.values()))
             yield first.name, replace(self._require_cut(first, "columns"), kind=kind)
@@ -275,10 +280,10 @@ class _Deriver:
         yield from rows.items()
 
     def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node`, which computes each feature separately, to the region. Its inputs must then be divided in the
-        same way, so the nodes that compute them are added too. `columns`: divisions of the region's first linear
-        layers, and `inner`: names of its nodes; both are extended. Return the names of the added nodes. Raises
-        _RegionError."""
+        """Add `node`, which computes each feature separately, to a region. All its inputs must be divided in the same
+        way, so the nodes that compute them are added too. `columns` ({name: division} of the region's first linear
+        layers) and `inner` (names of its other nodes before the last layers) are extended. Return the names of the
+        added nodes. Raises _RegionError if an input cannot be divided."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():
@@ -302,8 +307,7 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return, by node name, what each node does with divided tokens (`enters`, `leaves`, `each`, ...). Call it
-        after `derive`."""
+        """Return {name of a node: what it does with divided tokens}. Call `derive` first."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:
@@ -324,7 +328,8 @@ class _Deriver:
         return "all" if len(node.outputs) == 1 else "other"
 
     def stage_of(self, path: str) -> int | None:
-        """Return the pipeline stage of a node or of the nearest block around it; None without a pipeline."""
+        """Return the pipeline stage of the node at `path`, or of the nearest block around it; None without a
+        pipeline."""
         while path and path not in self._given.stage_of:
             path = path.rpartition(".")[0]
         return self._given.stage_of.get(path)
@@ -359,8 +364,8 @@ _ROLES: dict[str, Role] = {
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression consists of element-wise functions only, without a constant vector along the
-    features."""
+    """Return whether an expression has only element-wise functions, and no constant vector, which would have to be
+    divided along the features."""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS
         return is_each and all(_is_elementwise(operand) for operand in term.operands)

@@ -1,9 +1,9 @@
 """Dry run: one training step and one evaluation step of the model, while the recipe is compiled.
 
 It finds errors that appear only when all parts are combined, and parameters that no loss depends on. A small model is
-built as in a run and computes real rows. A large model is only traced on the meta device, and only if some parameter
-may have no gradient; then the autograd graph of its outputs is inspected. Backward is never called: on a machine with a
-GPU it would start threads, after which the process cannot be forked."""
+built as for training, and computes real rows. A large model is only traced on the meta device, and only if some
+parameter may have no gradient; then the autograd graph of its outputs is inspected. Backward is never called: on a
+machine with a GPU it would start threads, after which the process must not be forked."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ class DryRunResult:
     """Result of a dry run.
 
     idle         parameters that no loss term depends on
-    sides        for each loss term whose target depends on parameters: (those of its input, those of its target)
+    sides        loss terms whose target depends on parameters -> (parameters that the input depends on, parameters
+                 that the target depends on)
     unreached    loss terms that depend on no parameter
     underivable  loss terms with a function that torch cannot differentiate
-    not_finite   loss terms whose first value is nan or infinite, with this value
-    failure      the phase that failed (training or evaluation) and torch's message
+    not_finite   loss terms whose first value is nan or infinite -> this value
+    failure      (phase that failed: training or evaluation, torch's message); None: no failure
     culprit      path of the first node that fails, or that outputs nan or an infinite number"""
 
     idle: frozenset[str] = frozenset()
@@ -76,8 +77,8 @@ def run_dry(
     *,
     double: bool = False,
 ) -> DryRunResult:
-    """Compute one training step and one evaluation step of the model, and return the problems found. `rows`: a few real
-    samples by field, or None. `double`: compute in float64."""
+    """Compute one training step and one evaluation step of the model, and return the problems found. A large model is
+    only traced (see the module). `rows`: a few real samples by field, or None. `double`: compute in float64."""
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
         return DryRunResult()
@@ -95,9 +96,8 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Return why the model fails on rows of other shapes than those for which it was lowered; None if it does not fail.
-    `other`: the graph for the other shapes.
-    """
+    """Return why the model fails on samples of other shapes than those for which `lowered` was made; None if it does
+    not fail. `other`: the graph that was inferred for the other shapes."""
     is_small = _is_small(lowered)
     with _quietly(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
@@ -134,9 +134,8 @@ class _Step:
         return self.found
 
     def without_memory(self) -> DryRunResult:
-        """Trace the step on fake CPU tensors, which have no memory, and return the problems that this shows. The result
-        is empty if the model cannot be traced. (Meta tensors would not do: models of libraries read values of
-        tensors.)"""
+        """Trace the step on fake CPU tensors, which have no memory, and return the problems found. The result is empty
+        if the model cannot be traced. (Meta tensors would not do: models of libraries read the values of tensors.)"""
         with without_memory(self.model):
             specs = self.lowered.graph.inputs
             rows = {
@@ -172,7 +171,7 @@ class _Step:
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
     def _batch(self, rows: Values) -> dict[str, torch.Tensor]:
-        """Return the batch of the step: the fields, and the values of the nodes that are computed from fields alone."""
+        """Return the batch of the step: the fields `rows`, and the values that are computed from fields alone."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
         if graph.nodes:
@@ -286,8 +285,8 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return the ids of the leaf tensors on which `ends` depend with a gradient, and whether torch can differentiate
-    everything on the way. The search stops at functions whose derivative is zero everywhere."""
+    """Return (ids of the leaf tensors to which a gradient flows back from `ends`, whether torch can differentiate
+    everything on the way). The search stops at functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -319,8 +318,8 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """Return whether some parameter may get no gradient. False in the usual case: every output of the model is read by
-    a loss, every output of a node by another node, and no expression has a function without a gradient."""
+    """Return whether some parameter may get no gradient. Return False only for the usual model: each of its outputs is
+    the input of a loss, each output of a node is read, and no function stops gradients."""
     read = {name for term in lowered.terms for name in _read_by(term)}
     if any(term.edges.target in lowered.graph.outputs for term in lowered.terms):
         return True  # the target may train
@@ -328,9 +327,9 @@ def _may_have_idle(lowered: Lowered) -> bool:
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """Return whether some parameter may get no gradient: an output of a node is not read, an expression stops
-    gradients, or the layer is one of a plugin or a library. `read`: the graph's outputs that are read outside. An
-    output that is also read inside its block (such as hidden states before the output layer) counts as read."""
+    """Return whether some parameter of a graph may get no gradient: an output of a node is not read, an expression
+    stops gradients, or a layer is one of a plugin or a library. `read`: outputs of `graph` that are read outside it. An
+    output that is also read within `graph` (such as hidden states before the output layer) need not be in `read`."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):
@@ -359,8 +358,9 @@ def _has_library(graph: Graph) -> bool:
 
 @contextmanager
 def _quietly(double: bool) -> Iterator[None]:
-    """Run the `with` block with one torch thread, because a process with a thread pool must not fork, and with float64
-    as the default dtype if `double`. Restore random generators and default dtype afterwards."""
+    """Run the `with` block with one torch thread, because a process with a thread pool must not fork. With `double`,
+    the default dtype is float64. Afterwards restore the random generators, the default dtype and the number of threads.
+    """
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if double else dtype)

@@ -1,7 +1,7 @@
-"""Evaluation of nodes that depend on fields alone, on the first real rows, while shapes are inferred.
+"""Evaluation of the nodes that depend on fields alone, on the first rows of the data, during shape inference.
 
-A spec has an interval of possible values; the rows show which values occur. A value in these rows that a layer or loss
-cannot accept is an error; an interval that is wider than the values that occur is not."""
+A spec has only the interval of possible values; the rows show which values occur. If a layer or loss cannot accept a
+value of these rows, that is an error; if it cannot accept a value that is only in the interval, it is not."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _COLUMNS = 4096  # that are distinguished
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedValues:
-    """Values of a wire (a value in the model graph) for the first rows of the data. `made_by`: if a value is nan or
-    infinite, the place of the first node that computed such a number, and a description of the node's inputs."""
+    """Values of a wire (a value in the model graph) for the first rows of the data. `is_field`: the wire is a field.
+    `made_by`: if a value is nan or infinite, the place in the recipe of the first node that computed such a value, and
+    a description of this node's inputs."""
 
     values: torch.Tensor
     is_field: bool = False
@@ -48,9 +49,9 @@ class Observer:
     def expression(
         self, expression: Expression, inputs: Mapping[str, ObservedValues], spec: TensorSpec, span: Span
     ) -> ObservedValues | None:
-        """Return the values of an expression on the sample rows; None if those of an input are unknown, or if it draws
-        random numbers. `span`: its place in the recipe. Raises ExpressionError if an operation does not accept its
-        inputs."""
+        """Return the values of an expression on the sample rows; None if the values of its inputs are unknown, or if it
+        draws random numbers. `spec`: spec of the result. `span`: place of the expression in the recipe. Raises
+        ExpressionError if an operation does not accept its inputs."""
         given = self._select_rows(inputs, spec)
         if given is None or expression.is_random:
             return None
@@ -65,9 +66,9 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer on the sample rows; None if an input is unknown, the layer has parameters or
-        buffers, draws random numbers, mixes samples or fails, or is one of a plugin. `inputs`, `specs`: values and
-        specs of its inputs by port. `span`: its place in the recipe."""
+        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, if the
+        layer has parameters or buffers, draws random numbers, mixes samples or fails, or if it is a plugin's. `inputs`,
+        `specs`: values and specs of its inputs by port. `spec`: spec of its output. `span`: its place in the recipe."""
         given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None
@@ -89,10 +90,12 @@ class Observer:
         mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Return (the error that the function `check` finds in the specs `specs`, {input: description of the row with
-        the value that is out of range}). If there is an error for the declared intervals, `check` is called again with
-        the intervals of the values in the sample rows (`seen`), and only this second result counts. `mask`, `but`: as
-        in `narrow`."""
+        """Call `check` with specs and return (the error that it finds or None, {input: description of the row with the
+        most extreme value}).
+
+        `check` is called with the declared intervals (`specs`), and with the intervals of the sample values (`seen`) in
+        their place. An error for the sample values is returned. An error only for the declared intervals is dropped if
+        the sample has all rows; otherwise it becomes a warning. `mask`, `but`: as in `narrow`."""
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -147,10 +150,9 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the interval of the values in `seen` in place of its own interval. The spec is returned
-    unchanged if the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite.
-    `mask`: only the values where it is not 0 are used. `but`: a value that is ignored, such as `ignore_index`.
-    """
+    """Return the spec with the interval of the values in `seen` in place of its own. Return it unchanged if the field
+    declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: only the values at
+    which it is not 0 are used. `but`: a value that is ignored, such as `ignore_index`."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -174,8 +176,8 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the number of the row that has the least value, if that is below 0; otherwise of the row with the
-    greatest."""
+    """Return the number of the row with the least value, if this value is below 0; otherwise of the row with the
+    greatest value."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())

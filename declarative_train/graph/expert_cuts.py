@@ -12,8 +12,8 @@ from declarative_train.graph.read import read_layer
 def find_expert_cuts(
     graph: Graph, size: int, plugins: Sequence[str], prefix: str = ""
 ) -> Iterator[tuple[str, LayerCut | str]]:
-    """Yield (path, division) for each layer with experts, or (path, the reason) if it cannot be divided by `size`
-    ranks."""
+    """Yield (path, division) for each layer with experts, or (path, the reason) if `size` ranks cannot divide it.
+    `prefix`: path of the block whose graph is `graph`, with a dot at the end."""
     specs = graph.specs()
     for node in graph.nodes:
         path = f"{prefix}{node.name}"

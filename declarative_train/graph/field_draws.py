@@ -21,24 +21,24 @@ _BITS = {torch.bfloat16: 8, torch.float16: 11}  # more bits would round up to 1;
 
 
 class FieldDraws:
-    """Source of random functions for a module that computes values from fields. Call `begin` with the samples of a
-    batch before each call of the module."""
+    """Source of random functions for a module that computes values from fields. Before each call of the module, call
+    `begin` with the samples of the batch."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
-        """Set the sample numbers of the next batch. Rows after them, up to `num_rows`, are padding. `epoch` None: the
-        batch belongs to an evaluation."""
+        """Set the samples of the next batch. `samples`: their numbers, (N,). `epoch`: number of the epoch; None: the
+        batch belongs to an evaluation. `num_rows`: rows of the batch; those after the N samples are padding."""
         rows = mix(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function that a node calls in place of torch's `rand_like` or `randn_like` (`name`). `path`: the
-        node. `number`: which draw of the node it is, from 0."""
+        """Return the function that a node calls in place of torch's `rand_like` or `randn_like`. `name`: which of the
+        two. `path`: path of the node. `number`: number of this call in the node's expression, from 0."""
         key = _to_signed(key_of(self._seed, path, number))
 
         def draw(x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,8 @@ def _to_signed(word: int) -> int:
 
 
 def _mix(z: torch.Tensor) -> torch.Tensor:
-    """Return the bits mixed by the finaliser of SplitMix64. (`>>` copies the sign bit, so a mask clears it.)"""
+    """Return `z` (int64) with the bits of each element mixed by the finaliser of SplitMix64. (`>>` copies the sign bit,
+    so a mask clears the copies.)"""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _to_signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _to_signed(0x94D049BB133111EB)
     return z ^ ((z >> 31) & ((1 << 33) - 1))

@@ -1,8 +1,9 @@
-"""Graph: the nodes of a recipe with every input connected and every shape known, as data that a plan stores as JSON.
+"""Graph: the nodes of a recipe with all inputs connected and all shapes known, as data that a plan stores as JSON.
 
 An edge is the name of a value: `name` for an input of the graph, `node:output` for an output of a node. Nodes have the
-recipe's names; the copies of a `repeat` are the nodes `layers.0`, `layers.1`, ... The names of a node and the blocks
-around it, joined by dots, begin the names of its parameters (`gpt.layers.3.attn`)."""
+recipe's names; the copies of a `repeat` are the nodes `layers.0`, `layers.1`, ... The path of a node is its name after
+the names of the blocks around it, joined by dots: `gpt.layers.3.attn`. The names of its parameters begin with its path.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ Edge = str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Call of a layer, an expression or a block. By `kind`, a node has:
+    """Call of a layer, an expression or a block. The fields depend on `kind`:
 
-    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge; `model_parts`: for
-                a model of a library in a pipeline, the graph of its parts, which the stages have in its place
+    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge; `model_parts`: the
+                graph of its parts, which replace the node in the stages (only for a library's model in a pipeline)
     expression  `expression`: its text, with positions for names (components/expressions); `inputs`: name -> edge
-    block       `graph`: the body; `inputs`: input of the body -> edge; `block`: the block's type name, for display
-    reuse       `target`: the node of this graph whose module is called again"""
+    block       `graph`: the graph in the block; `inputs`: input of this graph -> edge; `block`: the block's type name
+    reuse       `target`: name of the node in the same graph whose module is called again"""
 
     name: str
     kind: Literal["layer", "expression", "block", "reuse"]
@@ -39,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes of a model or block, sorted: a node comes after all nodes whose outputs it reads."""
+    """Nodes of a model or block. A node comes after all nodes whose outputs it reads."""
 
     inputs: dict[str, TensorSpec]
     nodes: tuple[Node, ...]
@@ -49,18 +50,20 @@ class Graph:
         return next(node for node in self.nodes if node.name == name)
 
     def spec(self, edge: Edge) -> TensorSpec:
-        """Return shape, dtype and range (TensorSpec) of an edge of this graph."""
+        """Return the spec (shape, dtype and range) of an edge of this graph."""
         name, _, output = edge.partition(":")
         return self.node(name).outputs[output] if output else self.inputs[name]
 
     def specs(self) -> dict[Edge, TensorSpec]:
-        """Return the TensorSpec of every edge. (Faster than `spec` for each edge, which searches all nodes.)"""
+        """Return the spec of every edge. (This is faster than calling `spec` for each edge, which searches all
+        nodes.)"""
         made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
         return self.inputs | made
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """Return the paths of everything that contains one of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
+    """Return the paths of everything that contains one of `paths`: for `gpt.layers.0`, these are `gpt` and
+    `gpt.layers`."""
     found: set[str] = set()
     for path in paths:
         end = path.rfind(".")

@@ -1,4 +1,4 @@
-"""Grouped matrix products (in mixtures of experts) of tensors without memory."""
+"""Grouped matrix products, which mixtures of experts use, for tensors without memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GROUPED: Any = getattr(torch.ops.aten, "_grouped_mm", None) and torch.ops.aten._
 
 
 class EmptyGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode in which a grouped matrix product in float32 returns an empty tensor of the right shape. torch refuses this
-    product for fake tensors, though the CPU can compute it."""
+    """Mode in which a grouped matrix product, if it is not in bfloat16, returns an empty tensor of the right shape.
+    torch refuses such a product for fake tensors, although the CPU can compute it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is GROUPED and args[0].dtype != torch.bfloat16:
@@ -23,8 +23,9 @@ class EmptyGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def empty_grouped_product(
     a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return an empty tensor with the shape of the result of `torch.nn.functional.grouped_mm`: rows grouped by matrix
-    if `b` has a matrix for each group, columns if both operands are matrices."""
+    """Return an empty tensor with the shape of the result of `torch.nn.functional.grouped_mm`. If only `b` has a matrix
+    for each group, `offsets` groups the rows of `a`. If both are single matrices, it groups the columns of `a`, and the
+    result has a matrix for each group."""
     groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
     groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
     return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)

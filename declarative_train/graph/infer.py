@@ -1,7 +1,8 @@
-"""Shape inference, Scope -> Graph: shape, dtype and range (TensorSpec) of every edge, node by node.
+"""Shape inference: it turns a `Scope` (a model or block of the recipe) into a `Graph`, and finds shape, dtype and range
+(a TensorSpec) of every edge, node by node.
 
-An error does not stop it: a node whose inputs are unknown because of an earlier error is skipped without a message.
-Equal layers with equal inputs are run once, so that all copies of a `repeat` cost as much as one."""
+It continues after an error: a node whose inputs are unknown because of an earlier error is skipped without a message.
+Equal layers with equal inputs are run only once, so all copies of a `repeat` cost as much as one."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True, slots=True)
 class WireOrigin:
-    """Node or field that computes the value on a wire (a value in the model graph), and its place, for messages."""
+    """Node or field that computes the value of a wire (a value in the model graph), and its place in the recipe.
+    Messages use it."""
 
     name: str
     span: Span
@@ -54,8 +56,8 @@ class WireOrigin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """Property of a node that the plan must report, such as that it draws random numbers. `habits`: the behaviour of a
-    plugin's layer. `shape`: the shape of the node's first input."""
+    """Property of a node (`kind`) that the plan must report, such as that it draws random numbers. `habits`: the
+    behaviour of a plugin's layer. `shape`: the shape of the node's first input."""
 
     path: str
     kind: Literal["random", "mixes_samples", "statistics", "plugin"]
@@ -68,8 +70,8 @@ class NodeFact:
 
 @dataclass(slots=True)
 class _Scope:
-    """State of the inference of one scope (the model or a block): specs and sample values of its wires, and the
-    finished nodes."""
+    """State of the inference of one scope (the model or a block): specs and sample values of its wires, and the nodes
+    that are finished."""
 
     scope: Scope
     known: dict[Edge, TensorSpec | None]
@@ -84,20 +86,20 @@ class _Scope:
         return self.seen.get(edge) if ":" in edge else self.sight(edge)
 
     def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, ObservedValues] | None:
-        """Return the values of a node's inputs on sample rows, by port; None if an input is not computed from fields
-        alone, or its values are unknown."""
+        """Return the values of a node's inputs on sample rows, by port; None if the values of an input are unknown, for
+        example because a layer with parameters computes them."""
         if any(":" in edge and edge not in self.seen for edge in inputs.values()):
             return None
         found = {port: seen for port, edge in inputs.items() if (seen := self.see(edge)) is not None}
         return found if len(found) == len(inputs) else None
 
     def connections(self, node: ModelNode) -> dict[str, Edge]:
-        """Return the edges that are connected to a node's inputs, by port. (An optional input of a block may have
-        none.)"""
+        """Return {port: edge} for the connected inputs of a node. (A block may have optional inputs that are not
+        connected.)"""
         return {port: wire for port, wire in node.inputs.items() if wire in self.known}
 
     def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
-        """Return shape, dtype and range of a node's inputs, by port; None if one of them is unknown."""
+        """Return {port: spec} for the inputs of a node ({port: edge}); None if one of the specs is unknown."""
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
@@ -105,8 +107,8 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return the specs of the inputs for which the module of node `name` was built. If the block around the node is
-        called again, these are the inputs in the block's first call."""
+        """Return {port: spec} of the inputs for which the module of node `name` was built. If the block around the node
+        is called again, these are the inputs in the first call of the block."""
         node = self.done[name] if self.like is None else self.like.node(name)
         assert node is not None
         specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
@@ -130,9 +132,9 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         model: Scope | None = None,
     ) -> None:
-        """Set up an inference. `precision`: precision of the run, for messages. `probes`: cache of results of layers.
-        `rules`: the parameter rules, some of which add adapters to layers. `model`: the scope of the whole model, for
-        the names in folders of published adapters."""
+        """Set up an inference. `precision`: precision of the training, for messages. `probes`: cache of the results of
+        layers. `rules`: the parameter rules, some of which add adapters to layers. `model`: the scope of the whole
+        model, which is needed to find names in folders of published adapters."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
@@ -154,11 +156,12 @@ class Inference:
         like: Graph | None = None,
         sight: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
-        """Return the graph of a scope (None if something in it is unknown), the specs of its outputs, and a function
-        (edge) -> values on sample rows.
+        """Return (graph of a scope, specs of its outputs, function: edge -> values on sample rows). The graph is None
+        if something in it is unknown; the function returns None for unknown values.
 
-        `inputs` lacks the optional inputs that are not connected. `like`: if the scope is a block that is called again,
-        the graph of its first call, whose layer sizes are used. `sight`: function (input) -> values on sample rows."""
+        `inputs`: specs; optional inputs that are not connected have no entry. `like`: if the scope is a block that is
+        called again, the graph of its first call, whose layer sizes are used. `sight`: input -> values on sample rows.
+        """
         state = _Scope(scope, dict(inputs), dict(origins), like, sight)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
@@ -170,13 +173,14 @@ class Inference:
         return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
     def _report(self, diagnostic: Diagnostic) -> None:
-        """Add a diagnostic unless one with the same code and place exists: all copies of a block have the same
-        errors."""
+        """Add a diagnostic unless there is one with the same code and place (all copies of a block have the same
+        errors)."""
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
     def _relate(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
-        """Return a reference to the node or field that each input comes from, with the input's shape, for a message."""
+        """Return, for a message, a reference to the node or field that computes each input, with the shape of the
+        input."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
@@ -319,8 +323,8 @@ class Inference:
         return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Infer the nodes of a block, and return the block's node; None if something in it is unknown. If one of its
-        inputs is unknown, the nodes that do not depend on this input are checked nevertheless."""
+        """Infer the nodes of a block, and return the block's node; None if something in it is unknown. If an input of
+        the block is unknown, the nodes that do not depend on it are checked all the same."""
         inputs = state.connections(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
@@ -336,8 +340,8 @@ class Inference:
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
     def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
-        """Infer a second call of a module with other inputs, and return its node; None if there is an error. The module
-        keeps the sizes for which it was built."""
+        """Infer a second call of a module with other inputs, and return the node of this call; None if there is an
+        error. The module keeps the sizes for which it was built."""
         target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
             if node.target not in state.done:  # otherwise it comes first
@@ -364,7 +368,7 @@ class Inference:
 
 
 def _counts(spec: TensorSpec) -> bool:
-    """Return whether a tensor has whole numbers, which may be indices or counts: its dtype is an integer type."""
+    """Return whether a tensor has an integer dtype, so that its values may be indices or counts."""
     return not spec.is_floating and spec.dtype != "bool"
 
 
@@ -385,8 +389,8 @@ def _join(path: str, inner: str) -> str:
 
 
 def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with names that the user wrote: a field inside a block that gets its value from a param of the
-    block is replaced by this param."""
+    """Return the error with names that the user wrote: if a param of the block around the layer sets the field that the
+    error is about, the name of the param replaces the name of the field."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error
@@ -401,7 +405,7 @@ def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeEr
 
 
 def _place(node: LayerNode, shape_error: ShapeError) -> Span:
-    """Return the place in the recipe that an error is about: where an input is named, or the key of a field."""
+    """Return the place in the recipe that an error is about: the name of an input, the key of a field, or the node."""
     if shape_error.field is not None:
         parts = shape_error.field.split(".")
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))

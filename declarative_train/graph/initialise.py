@@ -1,8 +1,9 @@
 """Initial values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
-So a parameter has the same initial value in every mode and on every pipeline stage, whatever other nodes the graph has.
-A rank draws only its own part of a sharded parameter. The layer of a plugin is constructed as a whole, with a generator
-seeded by (seed, path), because only its own code knows how its tensors depend on each other."""
+Therefore a parameter has the same initial value in every mode and on every pipeline stage, whatever other nodes the
+graph has, and a rank draws only its own part of a sharded parameter. The layer of a plugin is constructed as a whole,
+with a generator seeded by (seed, path), because only the plugin's code knows how the layer's tensors depend on each
+other."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ _DRAWN_AT_ONCE = 1 << 24  # elements
 
 
 class Start(Protocol):
-    """Interface of a parameter that gets an initial value: its name, its init component, and the parameter to which it
-    is tied."""
+    """Interface of a parameter that gets an initial value: its name, its init component (None: the init that its layer
+    defines), and the name of the parameter to which it is tied (None: not tied)."""
 
     @property
     def name(self) -> str: ...
@@ -46,9 +47,10 @@ class Start(Protocol):
 
 
 def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """Return the module of a plugin's layer with its initial values, on torch's current default device. On meta, the
-    values are stored on the module until `initialise` writes them: a second construction could load a pretrained model
-    again. With `seed` None no values are kept."""
+    """Return the module of a plugin's layer with its initial values, on torch's current default device. If this is the
+    meta device, the values are stored on the module until `initialise` writes them, because a second construction could
+    load a pretrained model again. With `seed` None they are not stored. `inputs`: specs of the inputs. `path`: path of
+    the node."""
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
@@ -60,8 +62,8 @@ def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], see
 
 
 def _detach_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Replace parameters and buffers by meta tensors; tensors that were the same object stay so. Return {name: original
-    tensor}, with every name of a shared tensor."""
+    """Replace parameters and buffers by meta tensors. Tensors that were the same object are the same object afterwards.
+    Return {name: original tensor}, with every name of a shared tensor."""
     kept: dict[str, torch.Tensor] = {}
     empty: dict[torch.Tensor, torch.Tensor] = {}
     for path, part in module.named_modules():
@@ -87,9 +89,9 @@ def initialise(
     *,
     replaced: Container[str] = (),
 ) -> None:
-    """Write the initial values of the parameters and buffers of `module`; of a DTensor, the local part. `graph` may be
-    the graph of the whole model if `module` is one pipeline stage. `replaced`: names of parameters that are skipped,
-    since they get their values elsewhere."""
+    """Write the initial values of the parameters and buffers of `module`; for a DTensor, only the local part. `graph`:
+    the graph of `module`, or of the whole model if `module` is one pipeline stage. `parameters`: the parameters of
+    `graph`. `replaced`: names of parameters that are skipped, because they get their values elsewhere."""
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
@@ -117,7 +119,8 @@ def initialise(
 
 
 def _put_back(part: nn.Module) -> None:
-    """Write the values that `build_plugin_layer` stored on a module built on meta."""
+    """Copy the values that `build_plugin_layer` stored on the module `part` into its parameters and buffers. Do nothing
+    if none are stored."""
     kept = part.__dict__.pop(_KEPT, {})
     if kept:
         places = {
@@ -153,8 +156,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value that the code of the layer gives to the parameter `name`; a plugin's layer is
-    constructed for that."""
+    """Return the initial value that the layer's own code gives to the parameter `name`. For this, a plugin's layer is
+    constructed."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -176,8 +179,8 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that its layer uses for the parameter `name` if the recipe sets none. (Other parameters may be
-    initialised with the result too.)"""
+    """Return the init of the parameter `name` that its layer defines, which applies if the recipe sets none. (It can be
+    used for other parameters too, such as those tied to this one.)"""
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
@@ -193,8 +196,7 @@ def _rule_of(name: str, layers: Layers) -> Init:
 
 
 def _ways(name: str) -> Iterator[str]:
-    """Yield all paths that are the beginning of a parameter's name, the longest first: `a.b`, then `a` for
-    `a.b.weight`."""
+    """Yield the paths that a parameter's name begins with, the longest first: `a.b`, then `a`, for `a.b.weight`."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
@@ -215,8 +217,9 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
-    """Draw this rank's part of a parameter by the init `rule`: whole blocks of rows at once; if columns are divided, a
-    few whole rows at a time. `cut`: how the ranks divide the parameter."""
+    """Draw this rank's part of a parameter with the init `rule`. If the ranks divide rows, whole blocks of rows are
+    drawn at once. If they divide columns, whole rows are drawn, a few at a time, and the rank keeps its columns. `cut`:
+    how the ranks divide the parameter."""
     shape = cut.whole_shape(parameter.shape)
     for values, first in blocks_of(parameter, cut):
         if cut.cut.dim == 0:
@@ -231,8 +234,8 @@ def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: R
 
 
 def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (view of the tensor, offset of this view in the whole parameter) for each block of a parameter on this
-    rank."""
+    """Yield (view of a block, offset of the block in the whole parameter) for each contiguous block of a divided
+    parameter on this rank. `tensor`: this rank's part. `cut`: how the ranks divide the parameter."""
     rows = local_rows(tensor)
     assert rows is not None
     for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):
@@ -241,15 +244,16 @@ def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor
 
 
 class LocalRows(NamedTuple):
-    """Part of a tensor on this rank: the local tensor `rows`, which begins at row `first` of the whole tensor."""
+    """Rows of a tensor that are on this rank. `values`: the local tensor. `first`: number of its first row in the whole
+    tensor."""
 
     values: torch.Tensor
     first: int
 
 
 def local_rows(tensor: torch.Tensor) -> LocalRows | None:
-    """Return the rows of a tensor that are on this rank; None if the tensor is a DTensor that is not sharded by
-    rows."""
+    """Return the rows of a tensor that are on this rank; None if it is a DTensor that is divided along other dimensions
+    than rows."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return LocalRows(tensor, 0)
@@ -265,7 +269,7 @@ def local_rows(tensor: torch.Tensor) -> LocalRows | None:
 
 
 def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copy the value `whole` into a tensor; into a sharded tensor, only the part of this rank."""
+    """Copy `whole` into `tensor`. If `tensor` is sharded, copy only the part of this rank."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         tensor.copy_(whole)

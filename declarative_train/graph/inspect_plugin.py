@@ -1,8 +1,8 @@
-"""Inspection of a plugin's layer: it is run on made-up samples, to see whether it draws random numbers, mixes samples
-or changes its inputs.
+"""Inspection of a plugin's layer: the layer is run on made-up samples, to find whether it draws random numbers, mixes
+samples or changes its inputs.
 
-dtrain's own layers declare these properties, and tests check them; a plugin can declare only that it mixes samples.
-Everything stays unknown for a layer that is too large for the CPU or fails on the made-up samples."""
+dtrain's own layers declare these properties, and tests check them. A plugin can declare only that it mixes samples. All
+properties are unknown if a layer is too large for the CPU or fails on the made-up samples."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WHEN: tuple[When, ...] = ("training", "evaluation")
 class Habits:
     """Behaviour of a layer that its signature does not show.
 
-    draws          it draws random numbers in training; None: unknown
-    mixes          phase (training, evaluation) in which a sample's result depends on other samples of the batch
-    batch_norms    names of torch's batch normalisations in it
-    changed        positions of the inputs that it writes into
-    unregistered   names of tensors in it that are neither parameters nor buffers"""
+    draws          whether the layer draws random numbers in training; None: unknown
+    mixes          phases (training, evaluation) in which the result for a sample depends on other samples of the batch
+    batch_norms    names of torch's batch normalisations in the layer
+    changed        positions of the inputs that the layer writes into
+    unregistered   names of tensors in the layer that are neither parameters nor buffers"""
 
     draws: bool | None
     mixes: tuple[When, ...]
@@ -48,9 +48,10 @@ MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unr
 
 
 def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
-    """Run `module` on `device` and return its behaviour; the module is not used afterwards. `inputs`: specs in the
-    order of `forward`, None for an input that is not connected. `mixes_in_training`: the plugin declares that it mixes
-    samples, so this is returned whatever the samples show."""
+    """Run `module` on `device` and return its behaviour. Do not use the module afterwards. `inputs`: specs in the order
+    of the arguments of `forward`; None for an input that is not connected. `device`: on any device but the CPU, it
+    stays unknown whether the module draws or mixes. `mixes_in_training`: the plugin declares that the layer mixes
+    samples in training; this is returned whatever the run shows."""
     unregistered = tuple(_find_unregistered(module))  # before a forward, which may leave caches
     draws: bool | None = None
     mixes: list[When] = []
@@ -84,8 +85,8 @@ class _Trial:
         self._base = _samples(inputs, seed=1)
 
     def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """Return the outputs for `samples` as float64, without complex ones. Random generators and running statistics
-        are reset before each call."""
+        """Return the outputs for `samples` as float64; complex outputs are left out. Random generators and buffers
+        (such as running statistics) are reset before each call."""
         for name, item in self._module.named_buffers():
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)
@@ -110,8 +111,8 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Return whether the result for a sample depends on the other samples, on their number, or on the sample's
-        position in the batch."""
+        """Return whether the result for a sample depends on the other samples of the batch, on their number, or on the
+        position of the sample in the batch."""
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):
@@ -131,8 +132,8 @@ def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
 
 
 def _make_input(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Return a made-up input: random floats from 0 to 1, random booleans, or random integers within their known range,
-    zeros if it is unknown."""
+    """Return a made-up input for ROWS samples: random floats from 0 to 1, random booleans, or random integers in the
+    range of `spec` (zeros if it has no range)."""
     shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
     if spec.is_floating:
         return torch.rand(shape, generator=generator).to(dtype)
@@ -158,8 +159,8 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Return the positions of the floating-point inputs that the forward writes into. (Autograd raises an error for a
-    write into a tensor that requires a gradient.)"""
+    """Return the positions of the floating-point inputs that `forward` writes into. They are found because autograd
+    raises an error for a write into an input that requires a gradient."""
     found: set[int] = set()
     floating = [at for at, spec in enumerate(inputs) if spec is not None and spec.is_floating]
     for at, is_training in product(floating, (False, True)):

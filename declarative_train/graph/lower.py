@@ -1,5 +1,5 @@
-"""Lowering: recipe -> the graph of the nodes that use fields alone, the graph of the model, and checked losses and
-metrics."""
+"""Lowering of a recipe: the result has a graph of the nodes that use fields alone, a graph of the model, and checked
+losses and metrics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Result of lowering a recipe. `batch_graph`: the nodes that are computed from fields alone; `graph`: the model.
+    """Result of lowering a recipe.
 
+    batch_graph  the nodes that are computed from fields alone
+    graph        the model
+    terms        losses; `measures`: metrics
     sources      name of a tensor that a loss or metric reads -> its name in the batch or among the model's outputs
-    specs        shape and dtype of each of these tensors, by its name in the objective
-    parameters   shapes by name, in the order of the graph
-    maps         linear maps, which may have adapters: path -> (out, in)
-    tables       weights that can be stored in fewer bits: those of linear maps and embeddings
-    facts        nodes of the model that draw random numbers or mix samples"""
+    specs        name of such a tensor in the objective -> its shape and dtype
+    parameters   name -> shape, in the order of the graph
+    maps         path of a linear map, which may have an adapter -> (out, in)
+    tables       names of weights that can be stored in fewer bits: those of linear maps and embeddings
+    facts        nodes of the model that draw random numbers or mix samples
+    units        paths of the modules that are sharded, recomputed and compiled one by one"""
 
     batch_graph: Graph
     graph: Graph
@@ -47,7 +51,8 @@ class Lowered:
 
     @property
     def heads(self) -> frozenset[str]:
-        """Paths of the linear layers before losses with `chunks`; the backward computes their forward a second time."""
+        """Paths of the linear layers before losses with `chunks`. Their forward is computed a second time in the
+        backward."""
         chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
         return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)
 
@@ -58,8 +63,8 @@ def lower(
     """Return (lowered recipe or None, diagnostics). `fields`: shape and dtype of each field. `sample`: real rows, on
     which nodes that depend on fields alone are evaluated.
 
-    In the graph float32 stands for the precision of the run. With `precision: fp64` a float64 field is float32 in the
-    graph, and ranks convert fields and model to float64."""
+    In the graph, float32 means the precision of the training. So with `precision: fp64` a float64 field is float32 in
+    the graph, and ranks convert fields and model to float64."""
     precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}
@@ -130,13 +135,13 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name under which the batch holds a wire (a value in the model graph): the name of the field, or of an
+    """Return the name under which the batch holds a wire (a value in the model graph): the name of a field, or of an
     output of `batch_graph`."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 
 def _find_learned(model: Graph, parameters: Collection[str]) -> set[str]:
-    """Return the model's outputs that depend on a parameter."""
+    """Return the names of the model's outputs that depend on a parameter."""
     touched: set[str] = set()
     holders = above(parameters)
     for node in model.nodes:
@@ -147,8 +152,8 @@ def _find_learned(model: Graph, parameters: Collection[str]) -> set[str]:
 
 
 def _modules(graph: Graph) -> Iterator[str]:
-    """Yield the paths of the nodes that have a module of their own: layers and blocks; not expressions or second
-    calls."""
+    """Yield the paths of the nodes that have a module of their own: layers and blocks. Expressions and second calls of
+    a module (`reuse`) have none."""
     for node in graph.nodes:
         if node.kind in ("layer", "block"):
             yield node.name

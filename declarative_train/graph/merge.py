@@ -45,9 +45,10 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function (name) -> tensor of the graph without adapters (`without_adapters`). `read` returns the tensors
-    of `graph`. A weight is merged when it is read, in float64, and returned in its own dtype; the adapters' tensors are
-    read immediately."""
+    """Return a function that returns a tensor, by its name, of the merged model: the graph without adapters.
+
+    `names`: names of the tensors of `graph`. `read` returns such a tensor. The adapters' tensors are read immediately.
+    A weight is read and merged (in float64) when the returned function is called, and has its own dtype."""
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

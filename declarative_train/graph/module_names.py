@@ -1,8 +1,8 @@
-"""Names of nodes that are also attributes of torch's modules, such as `train`, `forward`, `parameters`.
+"""Nodes with names that are also attributes of torch's modules, such as `train`, `forward`, `parameters`.
 
 Such a node is registered under its own name, so that parameters and checkpoints have the recipe's names. The code that
-torch.fx generates calls the node by another attribute, which cannot occur in a recipe, and torch's method stays
-intact."""
+torch.fx generates calls the node by another attribute, with a prefix that no name in a recipe has. So torch's attribute
+keeps its meaning."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _of_torch(is_sharded: bool) -> frozenset[str]:
 
 
 def is_of_torch(name: str, is_sharded: bool = False) -> bool:
-    """Return whether torch's modules (with `is_sharded`, those of `fully_shard`) have an attribute with this name; of a
-    dotted name such as `half.0`, the first part is tested."""
+    """Return whether torch's modules have an attribute with this name. Of a dotted name such as `half.0`, only the
+    first part is tested. `is_sharded`: also test the attributes that `fully_shard` adds."""
     return name.partition(".")[0] in _of_torch(is_sharded)
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute by which generated code calls the node `name`; usually `name` itself. `is_sharded`:
-    `fully_shard` will be applied to the module, which adds methods."""
+    """Return the attribute by which generated code calls the node `name`: usually `name` itself. `is_sharded`:
+    `fully_shard` will be applied to the module and adds methods, whose names are excluded too."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 
 def name_of(attribute: str) -> str:
-    """Return the node's name for an attribute: the inverse of `attribute`."""
+    """Return the name of a node, given the attribute that `attribute` returned for it."""
     return attribute.removeprefix(_BEFORE)
 
 
@@ -50,17 +50,17 @@ def graph_module(
     added: Iterable[str] = (),
     is_sharded: bool = False,
 ) -> fx.GraphModule:
-    """Return a GraphModule of `modules` (name of node -> module). `lines`: the fx code, which calls them by
-    `attribute(name)`. `added`: nodes whose parameters are inserted later. `is_sharded`: `fully_shard` will be applied
-    to the module."""
+    """Return a GraphModule of `modules` ({name of node: module}). `lines`: the fx code, which calls a node by
+    `attribute(name)`. `added`: names of parameters that the caller registers in the module later. `is_sharded`:
+    `fully_shard` will be applied to the module."""
     is_named = any(is_of_torch(name, is_sharded) for name in (*modules, *added))
     is_named = is_named or any(isinstance(each, Named) for each in modules.values())
     return (Named if is_named else fx.GraphModule)(_root(modules, is_sharded), lines, class_name=class_name)
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return a copy of the module whose children are plain attributes, for tools that look children up by attribute
-    (torch.export); the module itself if no name in it needs this."""
+    """Return a copy of the module for tools that look children up by attribute (torch.export): its children are plain
+    attributes. Return the module itself if it has no node with the name of one of torch's attributes."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}
@@ -74,13 +74,14 @@ def for_tools(module: nn.Module) -> nn.Module:
 
 
 def put(holder: nn.Module, path: str, module: nn.Module) -> None:
-    """Register a module at a dotted path; missing containers on the way are created as bare modules."""
+    """Register `module` in `holder` at a dotted path. If containers in the path are missing, plain modules are
+    created."""
     containers, _, last = path.rpartition(".")
     container(holder, containers)._modules[last] = module
 
 
 def container(holder: nn.Module, path: str) -> nn.Module:
-    """Return the module at a dotted path; missing containers on the way are created as bare modules."""
+    """Return the module in `holder` at a dotted path. If modules in the path are missing, plain modules are created."""
     for name in path.split(".") if path else ():
         if name not in holder._modules:
             holder._modules[name] = nn.Module()
@@ -91,8 +92,9 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module that has each of `modules` as an attribute. fx copies them from it in the graph's order, which
-    `named_parameters` then follows; from a mapping, fx would sort them by depth."""
+    """Return a module that has each of `modules` as an attribute, as the root of an `fx.GraphModule`. From such a root,
+    fx copies the modules in the order of the graph, which `named_parameters` then follows; from a dictionary it would
+    sort them by depth."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)
@@ -116,7 +118,8 @@ class ByName(nn.Module):
             object.__setattr__(self, name, value)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """Return a submodule. Each part of the dotted `target` is a name or the attribute that replaces it."""
+        """Return a submodule. Each part of the dotted `target` is the name of a node, or the attribute that replaces
+        it."""
         module: nn.Module = self
         for part in target.split(".") if target else ():
             found = module._modules.get(name_of(part))
@@ -127,7 +130,8 @@ class ByName(nn.Module):
 
 
 class Named(ByName, fx.GraphModule):
-    """GraphModule with a node, at any depth, whose name is also an attribute of torch's modules."""
+    """GraphModule for a graph in which some node, at any depth, has a name that is also an attribute of torch's
+    modules."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)

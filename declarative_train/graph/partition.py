@@ -1,4 +1,5 @@
-"""Division of a graph: into the nodes that are computed from fields alone and the model, and into pipeline stages."""
+"""Division of a graph in two ways: into the nodes that are computed from fields alone and the model; into pipeline
+stages."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Split a graph. Return the graph of the nodes that are computed from fields alone, and the graph of the model.
-    `graph.outputs` must be all values that losses and metrics read, fields included. `bound_to_model`: paths that
-    belong to the model in any case: parameters, and layers that draw random numbers or mix samples."""
+    """Return (graph of the nodes that are computed from fields alone, graph of the model). `graph.outputs` must be all
+    values that losses and metrics read, fields included. `bound_to_model`: names of parameters, and paths of layers
+    that draw random numbers or mix samples; their nodes always belong to the model."""
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
@@ -50,8 +51,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` and `outputs`, with the inputs that they need: fields, and the entries of the batch in
-    `made` (name in the batch -> edge)."""
+    """Return a graph of `nodes` and `outputs`. Its inputs are the fields that they read, and the entries of the batch
+    that they read. `made`: {name in the batch: edge of `graph`}."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -62,10 +63,10 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    `graph.inputs` are `wires_in`, the values from the previous stage, followed by `batch`, the entries of the batch.
-    `graph.outputs` are `wires_out`, the values for the next stage; in the last stage, the outputs of the whole graph. A
-    value has the same name in both stages. `borrowed`: nodes of other stages that this stage calls too, and the specs
-    for which they were built."""
+    The inputs of `graph` are `wires_in`, the values from the previous stage, followed by `batch`, the entries of the
+    batch. Its outputs are `wires_out`, the values for the next stage; the last stage has the outputs of the whole model
+    and no `wires_out`. A value has the same name in both stages. `borrowed`: nodes of other stages that this stage
+    calls too, and the specs of the inputs for which they were built."""
 
     graph: Graph
     wires_in: tuple[str, ...]
@@ -75,7 +76,8 @@ class Stage:
 
 
 def wire_name(graph: Graph, edge: Edge) -> str:
-    """Return an edge in the recipe's spelling: `lstm` for a node's first output, `lstm.hidden` for another."""
+    """Return the name of an edge as a recipe writes it: `lstm` for the first output of a node, `lstm.hidden` for
+    another."""
     name, _, output = edge.partition(":")
     if not output or output == next(iter(graph.node(name).outputs)):
         return name
@@ -83,8 +85,8 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph in which each block that contains one of the paths `units`, and each model of a library with
-    parts, is replaced by its nodes. A block that is called again is not replaced."""
+    """Return the graph in which some nodes are replaced by the nodes inside them: each block that contains one of the
+    paths `units`, and each library's model with parts. A block that is called again is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -104,15 +106,15 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return {edge inside the block `name`: edge of the graph around it}. `body`: the block's graph; `inputs`: the
-    edges that are connected to its inputs. Optional inputs that are not connected have no entry."""
+    """Return {edge inside the block `name`: edge of the graph that the block is replaced in}. `body`: the block's
+    graph. `inputs`: the edges that are connected to the block's inputs; an optional input without one has no entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return `inner`, a node inside the block `name`, as a node of the graph around the block. `outside`: the result of
-    `_outside`."""
+    """Return `inner`, a node inside the block `name`, as a node of the graph that the block is replaced in. `outside`:
+    the result of `_outside`."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",
@@ -122,8 +124,8 @@ def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """Return the stages of a graph that `open_blocks` returned. `stages`: the names of the nodes of each stage, in
-    order."""
+    """Return the pipeline stages of a graph that `open_blocks` returned. `stages`: the names of the nodes of each
+    stage."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _last_use(graph, place, last)
@@ -136,8 +138,8 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """Return {output of a node: the last stage that reads it}. Outputs of the graph count as read by stage `last`.
-    `place`: stage of each node."""
+    """Return {output of a node: number of the last stage that reads it}. Outputs of the graph count as read by stage
+    `last`. `place`: {node: number of its stage}."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -147,8 +149,8 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
 
 
 def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """Return the edges that stage `position` sends to the next stage, in the order of the nodes that compute them.
-    `place`: stage of each node; `until`: the result of `_last_use`."""
+    """Return the edges that stage number `position` sends to the next stage, in the order of the nodes that compute
+    them. `place`: {node: number of its stage}. `until`: the result of `_last_use`."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

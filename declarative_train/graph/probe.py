@@ -1,9 +1,9 @@
 """Output shapes of a layer or expression, found by running it.
 
-It is run with two odd batch sizes; the output shapes must differ in dimension 0 only, which must be the batch. (A
+It is run with two odd batch sizes. The output shapes must differ in dimension 0 only, which must be the batch. (A
 symbolic batch size fails in LSTMs and is silently specialised in `reshape`: torch-facts, section 6.) A small layer runs
-on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s). A layer above the
-limits below runs on meta, without memory."""
+on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s). A layer that exceeds
+the limits in this file runs on the meta device, without memory."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class BatchMovedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Result of running a layer. `parameters`: shapes by name within the layer. `habits`: the behaviour of a plugin's
-    layer."""
+    """Result of running a layer. `outputs`: specs of its outputs. `parameters`: shapes by name within the layer.
+    `habits`: the behaviour of a plugin's layer."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
@@ -74,8 +74,9 @@ class Probed:
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
-    """Run a layer on `inputs` and return the specs of its outputs. `built_for`: the inputs for which the module is
-    built; they differ from `inputs` in a second call (`reuse`). Raises RefusedError and BatchMovedError."""
+    """Run a layer on `inputs` and return the specs of its outputs and what else its module shows. `built_for`: specs of
+    the inputs for which the module is built; in a second call (`reuse`) they differ from `inputs`. Raises RefusedError
+    and BatchMovedError."""
     if layer.is_library:
         return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):
@@ -98,8 +99,9 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Run a model of a library (transformers, timm). Its code reads values of tensors, which meta tensors do not have:
-    a small model runs in memory, a large one on fake tensors."""
+    """Run a model of a library (transformers, timm). A small model runs in memory. A large one runs on fake tensors,
+    not on meta tensors, because its code reads values of tensors. If that fails too, it runs in memory up to
+    MOST_PARAMETERS."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)
@@ -119,8 +121,8 @@ def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 @contextmanager
 def without_memory(module: nn.Module) -> Iterator[None]:
-    """Turn the module's meta tensors into fake CPU tensors, in place. Tensors that are created in the `with` block are
-    fake too."""
+    """Turn the meta tensors of the module into fake CPU tensors, in place. Tensors that are created in the `with` block
+    are fake too."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
 
     with FakeTensorMode(allow_non_fake_inputs=True), EmptyGroupedProducts():  # type: ignore[no-untyped-call]
@@ -129,8 +131,8 @@ def without_memory(module: nn.Module) -> Iterator[None]:
 
 
 def move(module: nn.Module, device: torch.device) -> None:
-    """Replace the module's parameters and buffers by ones without values on `device`; a tensor with several names stays
-    one tensor."""
+    """Replace the module's parameters and buffers by tensors without values on `device`. A tensor with several names
+    becomes one new tensor."""
     moved: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -153,8 +155,9 @@ def _in_memory(layer: Layer, inputs: Specs) -> nn.Module:
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return {path of a linear map within a layer's module ("" for the module itself): shape of its weight}. Left out
-    are the maps of adapters, and maps whose weight is shared with another part of the module, such as a tied head."""
+    """Return {path of a linear map within the module ("" for the module itself): (out, in)}. Left out are linear maps
+    inside another one, such as those of its adapter, and linear maps whose weight is shared with another part of the
+    module, such as a tied head."""
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1
@@ -196,7 +199,7 @@ def _probe_module(layer: Layer, inputs: Specs, module: nn.Module, device: torch.
 
 
 def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -> TensorSpec:
-    """Return the spec of an expression's result. Raises ExpressionError (with the place in the text) and
+    """Return the spec of an expression's result. Raises ExpressionError, which has the place in the text, and
     BatchMovedError."""
     is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS
     device = torch.device("cpu" if is_small else "meta")
@@ -230,8 +233,8 @@ class _TooLargeError(Exception):
 
 
 class _AllocationCounting(TorchFunctionMode):
-    """Mode that adds up the elements that `torch.empty` and similar functions are asked for, and raises _TooLargeError
-    before they allocate too many."""
+    """Mode that adds up the numbers of elements that `torch.empty` and similar functions shall allocate, and raises
+    _TooLargeError before there are more than SMALL_PARAMETERS."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,8 +268,8 @@ def _build_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
 
 
 def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
-    """Return an input (batch_size, ...) for a run of a layer: ones for floats, so that no division by zero occurs;
-    zeros for integers, since 0 is in every range."""
+    """Return an input (batch_size, ...) for the run of a layer: ones for floats, so that no division by zero occurs;
+    zeros for integers and booleans, because 0 is in every range."""
     dtype = getattr(torch, spec.dtype)
     value = 1.0 if spec.is_floating else 0
     return torch.full((batch_size, *spec.shape), value, dtype=dtype, device=device)
@@ -291,8 +294,8 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """Return the spec of one output for one sample, from its tensors in the runs with the two batch sizes. Raises
-    BatchMovedError."""
+    """Return the spec of one output. `small`, `large`: this output in the runs with the two batch sizes. `name`: its
+    name. Raises BatchMovedError."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
@@ -314,8 +317,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return the spec with a range of values, if the layer has an equivalent expression from which the range
-    follows."""
+    """Return `spec` with the range of values that the layer's equivalent expression gives for the ranges of its
+    inputs."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
@@ -326,6 +329,6 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return the spec with the interval of `first`, the layer's first input. For layers that only move values and
-    compute no new ones."""
+    """Return `spec` with the interval of `first`, the spec of the layer's first input. This is valid for layers that
+    only move values."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

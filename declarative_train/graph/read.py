@@ -1,4 +1,4 @@
-"""Conversion of the data in a graph's nodes to components."""
+"""Reading of the components and expressions in the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PART = "part_of_model"
 
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
-    """Return the layer of a node. `plugins`: paths of plugin files; a plugin's layer is found by the file's text, and
-    its code runs when the layer is built. Raises LookupError for a type that neither dtrain nor a plugin has, and
-    errors of reading a plugin file."""
+    """Return the layer of a node. `component`: the node's component, as data. `plugins`: paths of plugin files. The
+    text of these files is parsed; their code runs only when the layer is built. Raises LookupError for a type that
+    neither dtrain nor a plugin has, and the errors of reading a plugin file."""
     return _read(json.dumps(component, sort_keys=True), tuple(plugins))
 
 
@@ -52,7 +52,7 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
 
 
 def term_of(node: Node) -> Term | None:
-    """Return the expression that a node computes from its `inputs`; None for a layer that has no equivalent
+    """Return the expression that computes a node from its `inputs`; None for a layer without an equivalent
     expression."""
     if node.expression is not None:
         return parse(node.expression).root
@@ -61,8 +61,8 @@ def term_of(node: Node) -> Term | None:
 
 
 def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """Return the names of the connected inputs (`bound`) in the order of `forward`'s arguments; None for an input that
-    is not connected."""
+    """Return the names of the connected inputs (`bound`) in the order of the arguments of the layer's `forward`; None
+    for an input that is not connected."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

@@ -1,8 +1,8 @@
-"""Search for target leakage: a column that the model reads and from which the target follows.
+"""Search for target leakage: columns that the model reads and from which the target follows.
 
-Two columns of classes are equivalent if each value of one occurs with exactly one value of the other; two columns of
-numbers if one is a multiple of the other plus a constant. The first training rows are compared; if they agree, all rows
-of the sample."""
+A column of classes is equivalent to the target if each value of one occurs with exactly one value of the other; a
+column of numbers, if it is a multiple of the target plus a constant. First the first training rows are compared.
+Columns that are equivalent there are compared on all rows of the sample."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """Return whether each value of a column goes with exactly one of `classes` (0, 1, ... without a gap) and vice
-    versa. False if there is only one class, or more than _MOST_CLASSES."""
+    """Return whether each value of a column occurs with exactly one of `classes` (0, 1, ... without a gap), and each
+    class with one value. Return False if there is only one class, or more than _MOST_CLASSES."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

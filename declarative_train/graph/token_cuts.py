@@ -1,9 +1,9 @@
-"""Sequence parallelism: division of tokens between the layers that the ranks of `tensor` divide (`sequence: true`).
+"""Sequence parallelism (`sequence: true`): division of the tokens between the layers that the ranks of `tensor` divide.
 
-Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: the outputs of divided layers
-are not summed on all ranks but scattered, so that each rank has the sums of its own tokens; norms and residual sums
-work on these; the next divided layer gathers them. The token dimension of an edge of shape (T, D) is divided, unless a
-node that computes or reads the edge needs all tokens, or the edge leaves its pipeline stage."""
+As in Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: the partial outputs of a
+divided layer are summed and scattered, so that each rank has the sums of its own tokens only. Norms and residual sums
+work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is divided along T, unless
+a node that computes or reads it needs all tokens, or it is sent to another pipeline stage."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """Division of the tokens around a layer: `reads` and `writes` say whether its input and its output have all tokens
-    or only those of this rank. `is_each`: it computes each token separately."""
+    """Division of the tokens around a layer. `reads`, `writes`: whether its input and its output have all tokens or
+    only those of this rank. `is_each`: the layer computes each token separately."""
 
     reads: State
     writes: State
@@ -37,9 +37,9 @@ class TokenCut:
 def divide_tokens(
     graph: Graph, roles: Mapping[str, Role], size: int, stage_of: Callable[[str], int | None]
 ) -> dict[str, TokenCut]:
-    """Return {layer: TokenCut} for the layers that read or write divided tokens. `graph` has no blocks. `roles`: what
-    each node does with tokens, by name. `size`: number of parts into which the tokens are divided. `stage_of` returns
-    the pipeline stage of a node."""
+    """Return {layer: TokenCut} for the layers that read or write divided tokens. `graph`: a graph without blocks.
+    `roles`: {name of a node: what it does with tokens}. `size`: number of parts into which the tokens are divided.
+    `stage_of`: function (name of a node) -> its pipeline stage."""
     specs = graph.specs()
     made_by = {f"{node.name}:{output}": node for node in graph.nodes for output in node.outputs}
     readers: dict[Edge, list[str]] = {edge: [] for edge in specs}
@@ -83,8 +83,8 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of a node on which every rank needs all tokens. `role`: what the node does with tokens.
-    `divided`: the edges that are still considered divided."""
+    """Return the edges of `node` that cannot be divided, because the node needs all tokens of them. `role`: what the
+    node does with tokens. `divided`: the edges that are still considered divided. `size`: number of parts."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

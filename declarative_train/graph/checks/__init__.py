@@ -1,5 +1,5 @@
-"""Checks of the package `graph`: code -> `family.function`, or a file with one check. The docstring is the manual
-page."""
+"""Table of the checks of the package `graph`: code of a diagnostic -> `module.function` of the function that makes it.
+The function's docstring is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "G001": "shapes.inputs_do_not_fit",

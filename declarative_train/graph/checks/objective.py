@@ -17,10 +17,11 @@ def target_among_inputs(
 ) -> Diagnostic:
     """target-among-inputs (O009)
 
-    Finds: a target column that is also among the columns that the model reads; for windows, the same rows of it.
+    Finds: a target column that the model also reads as an input; in data with windows, in the same rows.
     Why:   a leak: the model copies the answer. Nearly every prediction is right in training and validation, and wrong
            where the answer is not known yet. Three cases are intended and not reported: a field that is its own target
-           (an autoencoder), a field all of whose columns are targets, and rows of a window that are shifted.
+           (an autoencoder), a field whose columns are all targets, and input rows of a window that are shifted against
+           the target rows.
     Diff:
         data:
           fields:
@@ -36,7 +37,7 @@ def target_in_disguise(span: Span, field: str, column: str, target: str, how: st
     """target-in-disguise (O016)
 
     Finds: a column that the model reads and that is the target in another form: each of its values belongs to one class
-           and the other way round, or it is the target times a number.
+           and the other way round, or it is a multiple of the target plus a constant.
     Why:   such a column is usually filled in when the answer is known: a code of the class, the same price in another
            currency. The model learns to copy it, but new rows do not have it yet.
     Diff:
@@ -108,8 +109,8 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
 def objective_does_not_fit(span: Span, shape_error: ShapeError, made: tuple[Related, ...] = ()) -> Diagnostic:
     """objective-does-not-fit (O101)
 
-    Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
-    Why:   losses do not broadcast: with a target of another shape, the model would train on wrong pairs.
+    Finds: a loss or metric that does not accept its input, target or mask: their shape, dtype, or number of classes.
+    Why:   losses do not broadcast: with a target of another shape, scores would be paired with wrong targets.
     Diff:
         objective:
     -     loss: {type: mse, input: logits, target: pixels}
@@ -123,9 +124,10 @@ def objective_does_not_fit(span: Span, shape_error: ShapeError, made: tuple[Rela
 def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_drawn: bool = False) -> Diagnostic:
     """count-from-model (O102)
 
-    Finds: a mask, or a target whose values decide how many items count, that is computed by the model.
+    Finds: a mask that the model computes, or a target that the model computes and whose values decide how many items
+           count.
     Why:   a term is divided by the number of valid items of the whole global batch, which must be known before the first
-           backward; only what is computed from fields alone is.
+           backward. Only values that are computed from fields alone are known then.
     Diff:
         model:
           graph:
@@ -145,8 +147,8 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
 def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
     """nothing-to-learn (O103)
 
-    Finds: a loss term whose input does not depend on any parameter.
-    Why:   it is a constant: its gradient is zero, and torch fails in the first backward when it is the only term.
+    Finds: a loss term whose input and target do not depend on any parameter.
+    Why:   such a term is a constant: its gradient is zero. If it is the only term, torch fails in the first backward.
     Diff:
         model:
           graph:

@@ -18,8 +18,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 def inputs_do_not_fit(span: Span, shape_error: ShapeError, made: tuple[Related, ...] = ()) -> Diagnostic:
     """inputs-do-not-fit (G001)
 
-    Finds: a layer that does not accept its inputs: their shape, dtype, or range of whole numbers; or a field of the layer
-           that does not fit them.
+    Finds: a layer that does not accept the shape, dtype or range of whole numbers of its inputs, or that has a key whose
+           value does not fit them.
     Why:   torch would fail with its own message, after launch, on every rank.
     Diff:
         model:
@@ -65,7 +65,7 @@ def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
 
     Finds: a node whose result has the batch in another dimension than 0.
     Why:   the samples of a batch are divided over ranks and microbatches along dimension 0; a node that mixes samples
-           trains on other data in every layout.
+           would compute another result in every layout.
     Diff:
         model:
           graph:
@@ -100,8 +100,9 @@ def expression_does_not_fit(
 def shapes_unknown(span: Span, type: str) -> Diagnostic:
     """shapes-unknown (G005)
 
-    Finds: a node of a plugin, whose shapes only its code knows.
-    Why:   a recipe is checked without running its code; the nodes after such a node are not checked either.
+    Finds: a node whose layer is a plugin's, so that its shapes are unknown until the plugin's code runs.
+    Why:   a recipe is checked without running the code of its plugins. The nodes after such a node are not checked
+           either.
     Diff:
     -   plugins: [my_layers.py]
         model:
@@ -143,8 +144,8 @@ def reuse_does_not_fit(
 ) -> Diagnostic:
     """reuse-does-not-fit (G007)
 
-    Finds: a node that is called again with inputs of other sizes.
-    Why:   a `reuse` keeps the parameters of its node, and so its sizes.
+    Finds: a `reuse` of a node with inputs of other sizes than in the node's own call.
+    Why:   both calls have the same parameters, whose shapes depend on the sizes of the inputs.
     Diff:
         model:
           graph:
@@ -188,8 +189,8 @@ def double_precision(span: Span, type: str, port: str, precision: str, made: tup
 def non_finite_values(span: Span, shown: str) -> Diagnostic:
     """non-finite-values (G011)
 
-    Finds: a node computed from fields alone that gives nan or an infinite number for real rows, on its way into the model
-           or into a loss.
+    Finds: a node computed from fields alone that gives nan or an infinite number for real rows, and that the model or a
+           loss reads.
     Why:   one such number makes the loss of its step nan, and the run stops there. Usual causes: a logarithm or root of
            a number that may be negative, a division by one that may be zero.
     Diff:
@@ -200,7 +201,7 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
             hidden: {type: linear, out_features: 64, input: scaled}
             act: {type: relu, input: hidden}
             logits: {type: linear, out_features: 10, input: act}
-    """  # noqa: E501
+    """
     # `shown`: the inputs of the row, and its place.
     message = f"this is not a finite number where {shown}"
     return error("G011", span, message, "keep the numbers in range: `clamp`, `where`, or add a small constant")
@@ -232,8 +233,8 @@ def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
     """negative-mask (G016)
 
     Finds: a mask with values below 0.
-    Why:   a mask holds the weight of each item, and the loss is divided by its sum. Negative values can make that sum
-           0, and the loss infinite; or negative, and training makes the error larger.
+    Why:   a mask holds the weight of each item, and the loss is divided by the sum of the mask. With negative values,
+           this sum can be 0, so that the loss is infinite, or negative, so that training increases the error.
     Diff:
         model:
     -     graph: {large: float(digit) - 2}
