@@ -24,6 +24,7 @@ from declarative_train.plan.checks.parameters import (
     optimizer_does_not_fit,
     tie_does_not_fit,
     tied_embedding_start,
+    unaligned_classes,
     zeros_everywhere,
 )
 from declarative_train.plan.plan import ParameterPlan
@@ -36,6 +37,7 @@ from declarative_train.recipe.sections.parameters import ParameterSettings
 Shapes = Mapping[str, tuple[int, ...]]
 
 EMBEDDINGS = frozenset({"embedding", "embedding_bag", "embeddings"})
+MANY_OUTPUTS = 4096  # of a layer from which on the time of its products is noticed
 LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 1
 
 
@@ -62,6 +64,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
     types = dict(_types(graph))
     diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
     diagnostics += _check_optimizers(recipe, plans, settings, types)
+    diagnostics += _check_alignment(recipe, plans, types)
     matrices = [plan for plan in plans if len(plan.shape) > 1 and plan.tie is None]
     at_zero = [plan for plan in matrices if plan.init is not None and _is_zero(plan.init)]
     asked = [plan.name for plan in at_zero if settings[plan.name].init is not None]
@@ -188,6 +191,22 @@ def _check_tied_starts(
             f"{source}.".startswith(f"{each}." * bool(each)) for each in filled
         ):
             yield tied_embedding_start(_span(recipe.model.rules, name, "tie"), table, head, std, width)
+
+
+def _check_alignment(recipe: Recipe, plans: Sequence[ParameterPlan], types: Mapping[str, str]) -> Iterator[Diagnostic]:
+    """Warn about the first linear layer for which a GPU has no fast half-precision product, because of the number of
+    its outputs. Layers with weights from a file are not checked, since their sizes are fixed."""
+    layout, precision = recipe.layout, recipe.training.precision.compute
+    if precision not in ("bf16", "fp16") or (layout.device != "cuda" and layout.hardware in (None, "cpu")):
+        return
+    filled = tuple(f"{weights.node}." if weights.node else "" for weights in recipe.model.weights)
+    for plan in plans:
+        if len(plan.shape) != 2 or _type_of(plan.name, types) != "linear" or plan.name.startswith(filled):
+            continue
+        if plan.shape[0] >= MANY_OUTPUTS and plan.shape[0] % 8:
+            path = plan.name.rpartition(".")[0]
+            yield unaligned_classes(recipe.span(f"model.graph.{path}"), path, plan.shape[0], precision)
+            return
 
 
 def _check_optimizers(

@@ -94,6 +94,14 @@ class TestClasses:
         assert (said.port, said.is_warning) == ("input", False)
         assert "37" in str(said.help)
 
+    def test_a_vocabulary_may_be_rounded_up(self, name: str) -> None:
+        def check(scores: int) -> ShapeError | None:
+            return loss(name).check(TensorSpec((scores,)), TensorSpec((), I64, 50257), None)
+
+        assert check(50264) is check(50304) is None
+        unexpected = check(50258), check(50432)
+        assert all(each is not None and each.is_warning for each in unexpected)
+
     def test_more_scores_than_classes_is_a_warning(self, name: str) -> None:
         said = shape_error(loss(name), TensorSpec((37,)), TensorSpec((), I64, 10))
         assert said.message == "the input has 37 scores in dimension -1, but the target only 10 classes"

@@ -10,6 +10,8 @@ from declarative_train.components.component import ShapeError
 from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
+MANY_CLASSES = 1000  # from which on the number of scores may be rounded up
+
 
 def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
     if spec.is_floating:
@@ -155,7 +157,7 @@ def _class_numbers(
         return ShapeError(message, port="target", help=hint)
     if low < 0 and high >= num_classes:
         found = int(high) + 1
-    if found is None or found == num_classes:
+    if found is None or found == num_classes or _is_padded(found, num_classes):
         return None
     if found > num_classes:
         if ignore_index == found - 1 == num_classes:  # the value after the last class is the ignored one
@@ -174,6 +176,12 @@ def _class_numbers(
         help=f"set the outputs of the node that makes the scores to {found}, unless the others are intended",
         is_warning=True,
     )
+
+
+def _is_padded(num_classes: int, num_scores: int) -> bool:
+    """Return whether the scores are as many as the classes of a large vocabulary, rounded up for fast products on a
+    GPU."""
+    return num_classes >= MANY_CLASSES and 0 < num_scores - num_classes < 128 and num_scores % 8 == 0
 
 
 def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:

@@ -67,6 +67,7 @@ RULES: dict[str, str] = {
     "U111": "parameters.frozen_is_drawn",
     "U112": "parameters.muon_on_experts",
     "U113": "parameters.new_tokens_are_frozen",
+    "U114": "parameters.unaligned_classes",
     "U120": "adapters.adapts_nothing",
     "U121": "adapters.adapted_and_trained",
     "U122": "adapters.rank_is_full",

@@ -269,6 +269,31 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     return warning("U109", span, message, hint)
 
 
+def unaligned_classes(span: Span, name: str, number: int, precision: str) -> Diagnostic:
+    """unaligned-classes (U114)
+
+    Finds: a linear layer with thousands of outputs whose number is not a multiple of 8, in bf16 or fp16 on a GPU.
+    Why:   the rows of its results begin at addresses at which the tensor cores cannot write them, and much slower code
+           computes them. For GPT-2's 50,257 tokens this layer's forward took 13.2 ms on an H200, and 1.8 ms with 50,304
+           (GPUs, in docs/performance.md). The additional classes are never a target, and their scores fall.
+    Diff:
+        data:
+          fields:
+            digit: {type: category, column: label, num_classes: 50257}
+        model:
+          graph:
+    -       logits: {type: linear, out_features: 50257, input: act}
+    +       logits: {type: linear, out_features: 50304, input: act}
+        training:
+          precision: bf16
+        layout:
+          hardware: h100-sxm
+    """
+    slow = f"on a GPU its products in {precision} are several times slower"
+    hint = f"{-(-number // 64) * 64:,} outputs, a multiple of 64; no sample uses the new ones"
+    return warning("U114", span, f"`{name}` has {number:,} outputs, not a multiple of 8: {slow}", hint)
+
+
 def muon_on_experts(span: Span, names: Sequence[str]) -> Diagnostic:
     """muon-on-experts (U112)
 
