@@ -1,6 +1,7 @@
-"""Engine of one rank: its part of the model, its optimizer, and the optimizer step, which is the same in every mode.
+"""Engine of one rank: its part of the model, its optimizer, and the optimizer step, which is the same in every mode of
+parallelism.
 
-`engine/axes` has one file per axis of the plan's mesh. The model is run by one of two drivers: DirectDriver calls it,
+`engine/axes` has one file per axis of the plan's mesh. One of two drivers runs the model: DirectDriver calls it,
 PipelineDriver passes microbatches through pipeline stages."""
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from declarative_train.engine.step.model_preparation import fill, freeze, prepar
 from declarative_train.engine.step.objective import as_run
 from declarative_train.engine.step.optimizers import build_optimizers
 from declarative_train.engine.step.precision import compute_dtype, parameters_in
-from declarative_train.engine.step.step_runner import RankContext, StepRunner, Sums, group_spans
+from declarative_train.engine.step.step_runner import RankContext, StepRunner, Sums, find_group_spans
 from declarative_train.engine.step.update import Update
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of a step. Its tensors are on the device; the loop reads them only at logging steps, so that other steps
-    do not wait.
+    """Result of an optimizer step. Its tensors stay on the device. The training loop reads them only at steps that are
+    logged, so that other steps do not wait for the device.
 
-    sums       for each chunk, this rank's sum of each of the L loss terms (L,); [] on a rank without the loss
-    counts     the divisor of each term over the global batch: L numbers, or a float64 tensor (L,)
-    grad_norm  norm of the gradients of the whole model before clipping; None if not requested
+    sums       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] on a rank without the loss
+    counts     number of valid items of each loss term in the global batch, by which the sums are divided: L numbers,
+               or a float64 tensor (L,)
+    grad_norm  norm of the gradients of the whole model before clipping; None if it was not computed
     finite     whether all gradients are finite, a bool tensor, the same on all ranks; None if this was not checked"""
 
     sums: Sums
@@ -51,33 +53,35 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Interface for running the model on this rank. `buffers`: receive buffers that are kept between steps."""
+    """Interface for running the model on this rank. `buffers`: tensors that receive data from other ranks and are kept
+    between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of the chunks of step number `step`, and accumulate gradients: those of the L loss
-        terms, each multiplied by its factor in `factors`. Return the sums (L,) of the terms for each chunk."""
+        """Run forward and backward of the chunks of step number `step`, and accumulate the gradients of the loss: the
+        sum of the L loss terms, each multiplied by its factor in `factors`. Return for each chunk the sums of the L
+        terms."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
-        on a rank without outputs of the model."""
+        on a rank that does not compute the model's outputs."""
 
 
 class DirectDriver:
-    """Driver that calls the model for each chunk."""
+    """Driver that calls the model for each chunk, without a pipeline."""
 
     buffers: Sequence[torch.Tensor] = ()
 
-    def __init__(self, runner: StepRunner, model: nn.Module, sharing: GradientSync) -> None:
+    def __init__(self, runner: StepRunner, model: nn.Module, sync: GradientSync) -> None:
         self._runner = runner
         self._model = model
-        self._sharing = sharing
+        self._sync = sync
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        runner, sharing = self._runner, self._sharing
-        begin, end, call, last = sharing.begin, sharing.end, sharing.call, len(chunks) - 1
+        runner, sync = self._runner, self._sync
+        begin, end, call, last = sync.begin, sync.end, sync.call, len(chunks) - 1
         sums = []
         for position, chunk in enumerate(chunks):
             begin(chunk.num_rows if chunk.row_weight is not None else None, position == last)
@@ -92,10 +96,11 @@ class DirectDriver:
 class Engine:
     """Model, optimizer and process groups of one rank.
 
-    plan           the plan with the graph that is run (`as_run`)
+    plan           the plan, with the graph that ranks run (`as_run`)
     model          this rank's part of the model, with parameters under the plan's names
-    ranks          all ranks, over which the loop sums its losses
-    dp_rank        data-parallel index of this rank: which rows of a global batch it reads
+    world          all ranks
+    ranks          the ranks over which the training loop sums losses
+    dp_rank        data-parallel index of this rank, which decides the rows of a global batch that it reads
     metrics        training metrics, over the rows of all steps since they were last read
     loss_scale     the loss scale for fp16; None for other precisions
     average        the moving average of the parameters; None if the plan has none
@@ -106,69 +111,69 @@ class Engine:
         plan: Plan,
         device: torch.device,
         *,
-        place: MeshPosition | None = None,
+        position: MeshPosition | None = None,
         fill: Callable[[BuiltModel, Plan, torch.device], None] = fill,
     ) -> None:
-        # A traced step passes `place`, and a `fill` that writes no start values.
-        # Order: the place on the mesh and the modules, which nodes that mix samples need; then the units, which are
+        # A traced step passes `position`, and a `fill` that writes no start values.
+        # Order: the position on the mesh and the modules, which nodes that mix samples need; then the units, which are
         # compiled and checkpointed one by one, as they are sharded; the start values, before replicas are made but
         # after sharding, as no rank holds a sharded model whole; the optimizer last, as it takes the final tensors.
         self.plan = plan = as_run(plan)
         layout = plan.layout
-        place = place or MeshPosition(layout, device)
+        position = position or MeshPosition(layout, device)
         if layout.pipeline is None:
-            held = whole_model(plan)
+            built = whole_model(plan)
         else:
             from declarative_train.engine.axes import pipeline
 
-            held = pipeline.build_rank_model(plan, place.world.rank)
+            built = pipeline.build_rank_model(plan, position.world.rank)
         if layout.cuts is not None and layout.has("expert"):
             from declarative_train.engine.axes.expert import divide_experts
 
-            divide_experts(held, layout.cuts, place)
+            divide_experts(built, layout.cuts, position)
         if layout.cuts is not None and layout.has("tensor"):
             from declarative_train.engine.axes import tensor
 
-            tensor.divide(held, layout.cuts, place)
-        freeze(held.model, plan.parameters)
-        runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
+            tensor.divide(built, layout.cuts, position)
+        freeze(built.model, plan.parameters)
+        runner = StepRunner(plan, built.model, device, position.data, _context(plan, built, position, device))
         if layout.context is not None:
             from declarative_train.engine.axes import context
 
-            runner.forward_path.positions = context.ranks_of(layout.context, place)
-            context.divide_positions(held, runner.forward_path.positions)
+            runner.forward_path.positions = context.ranks_of(layout.context, position)
+            context.divide_positions(built, runner.forward_path.positions)
         if layout.cuts is not None and layout.has("tensor"):
-            tensor.divide_losses(runner.objective, layout.cuts, place)
+            tensor.divide_losses(runner.objective, layout.cuts, position)
         if plan.training.compile and device.type == "cuda":
             from declarative_train.engine.step.compiled import compile_losses
 
             compile_losses(runner.objective.modules)
         if not layout.scatters:  # which has several models, and prepares each
-            prepare_units(held.model, plan, runner.groups)
-        stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, held, runner)
+            prepare_units(built.model, plan, runner.groups)
+        stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, built, runner)
         if not layout.is_sharded:
-            fill(held, plan, device)
-        sharing = make_gradient_sync(plan, held, place, runner)
+            fill(built, plan, device)
+        sync = make_gradient_sync(plan, built, position, runner)
         if layout.is_sharded:
-            fill(held, plan, device)
+            fill(built, plan, device)
         self.device = device
-        self.world, self.ranks, self.dp_rank = place.world, place.sums, place.dp_rank
-        self.model = held.model
-        self.is_replicated = sharing.is_replicated
+        self.world, self.ranks, self.dp_rank = position.world, position.sums, position.dp_rank
+        self.model = built.model
+        self.is_replicated = sync.is_replicated
         self.objective, self.metrics, self.loss_scale = runner.objective, runner.metrics, runner.loss_scale
         self.optimizer = build_optimizers(
             plan.parameters,
             plan.training.optimizer,
-            {name: item for name, item in held.model.named_parameters() if item.requires_grad},
+            {name: item for name, item in built.model.named_parameters() if item.requires_grad},
         )
         averages = plan.training.ema_decay is not None
-        self.average = Average(self.optimizer.parameters, held.model) if averages else None
-        self._runner, self._held, self.place, self._sharing = runner, held, place, sharing
+        self.average = Average(self.optimizer.parameters, built.model) if averages else None
+        self._runner, self._built, self.position, self._sync = runner, built, position, sync
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
-        self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
-        self._driver: Driver = DirectDriver(runner, held.model, sharing)
+        self._in_compute_dtype = parameters_in(compute_dtype(plan.training), built.modules, sharded=layout.is_sharded)
+        self._driver: Driver = DirectDriver(runner, built.model, sync)
         if layout.pipeline is not None:
-            self._driver = pipeline.PipelineDriver(plan, runner, held, place, stages)
+            self._driver = pipeline.PipelineDriver(plan, runner, built, position, stages)
         self.set_training(True)
 
     def step(
@@ -182,9 +187,9 @@ class Engine:
         observer: StepObserver = UNOBSERVED,
     ) -> StepResult:
         """Run one optimizer step: forward and backward of this rank's rows of a global batch, clipping, update.
-        `batches`: one for each accumulation step. `num_rows`: real rows of the global batch. `lr_factor`: factor of the
-        lr schedule. `measure`: whether to compute the gradient norm."""
-        runner, sharing = self._runner, self._sharing
+        `batches`: one for each accumulation step. `num_rows`: number of rows of the global batch without padding.
+        `lr_factor`: factor of the lr schedule. `measure`: whether to compute the gradient norm."""
+        runner, sync = self._runner, self._sync
         self.switch_weights(trains=True)
         runner.observer = observer
         chunks = runner.chunks(batches)
@@ -194,77 +199,81 @@ class Engine:
         with self._in_compute_dtype:
             observer.enter("forward")
             sums = self._driver.run(step, chunks, factors)
-        sharing.reduce(self.optimizer)
+        sync.reduce(self.optimizer)
         observer.enter("update")
         norm, finite = self._update(lr_factor, measure)
         observer.enter("end")
         if self.average is not None:
             self.average.update(self.plan.training.ema_decay_at(step), finite)
-        sharing.finish(finite)
+        sync.finish(finite)
         return StepResult(sums, counts, norm, finite)
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """Modules with parameters on this rank: the model, the stages of a pipeline, or in `dp` every replica."""
-        return self._held.modules
+        """Modules with parameters on this rank: the model and, in a pipeline, its stages; in mode `dp` all replicas."""
+        return self._built.modules
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
-        """Receive buffers of a pipeline, which are kept between steps."""
+        """Tensors of a pipeline that receive data from other stages and are kept between steps; without a pipeline,
+        none."""
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
-        """Switch between training and evaluation. Before an evaluation, running statistics are averaged over the
-        ranks."""
+        """Switch between training and evaluation. Before an evaluation, running statistics are averaged over the ranks.
+        Modules whose parameters are all frozen stay in evaluation."""
         if not training:
             self.synchronize_buffers()
         for module in self.modules:
             set_training(module, training)
 
     def switch_weights(self, *, trains: bool) -> None:
-        """Put the weights of training into the parameters (`trains`), or those of evaluations and checkpoints if the
-        optimizer keeps an average. The next step returns to the weights of training."""
+        """Write other weights into the parameters, if the optimizer keeps an average (a schedule-free one): those of
+        training (`trains`), or the average, which evaluations and checkpoints use. `step` returns to the weights of
+        training."""
         if self.optimizer.switch(trains=trains):
             forget_gathered(self.model)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the model on a batch for an evaluation, without gradients or updates of statistics. Return all values
-        that losses and metrics read, by name; None on a rank without outputs of the model (an inner pipeline stage).
-        All ranks must call this equally often."""
+        that losses and metrics read, by name; None on a rank that does not compute the model's outputs (a pipeline
+        stage other than the last). All ranks must call this the same number of times."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Average running statistics over the ranks, and choose the weights of evaluations. Call it before saving."""
+        """Average running statistics over the ranks, and write the weights of evaluations into the parameters. Call
+        this before a checkpoint is saved."""
         self.switch_weights(trains=False)
-        if self.place.data.size > 1:
-            average_buffers(self.model, self.place.data)
+        if self.position.data.size > 1:
+            average_buffers(self.model, self.position.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm of the gradients of all pipeline stages together. A parameter with copies on several stages
-        counts once."""
-        own = self._sharing.norm(gradients)
-        if self.place.pipeline is None:
+        """Return the norm of the given gradients together with those of all other pipeline stages. Of a parameter with
+        copies on several stages, one copy counts."""
+        own = self._sync.norm(gradients)
+        if self.position.pipeline is None:
             return own
-        squared = self.place.pipeline.sum(own.to(self.device, torch.float64).square())
+        squared = self.position.pipeline.sum(own.to(self.device, torch.float64).square())
         return squared.sqrt().to(own.dtype)
 
 
-def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
-    """Return this rank's RankContext. Its process groups are for the nodes that mix samples, including nodes of other
-    stages: all ranks of a group must create it together, so every rank creates all groups."""
+def _context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
+    """Return this rank's RankContext. It includes process groups for layers that mix samples across ranks. All ranks of
+    a group must create it together, so every rank creates all groups, also those for layers of other pipeline
+    stages."""
     if plan.layout.is_one_process:
         return RankContext()
-    groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
-    key = (place.dp_rank, place.pipeline_index)
-    if place.context is None:
-        return RankContext(place.data.size, key, groups)
-    return RankContext(place.data.size, (*key, place.context.rank), groups, place.items)
+    groups = make_process_groups(find_group_spans(plan, built.whole, device), position.data_ranks, make_group)
+    key = (position.dp_rank, position.pipeline_index)
+    if position.context is None:
+        return RankContext(position.data.size, key, groups)
+    return RankContext(position.data.size, (*key, position.context.rank), groups, position.items)
 
 
 def get_process_batch(plan: Plan) -> BatchSpec:
-    """Return the batch sizes for the data reader of this process. In `dp` one process reads the rows of all model
-    copies."""
+    """Return the batch sizes for the data reader of this process. They differ from the plan's only in mode `dp`, where
+    one process reads the rows of all replicas."""
     batch = plan.batch
     if len(plan.layout.ranks) > 1:
         return batch

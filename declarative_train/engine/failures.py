@@ -1,17 +1,18 @@
-"""Failures of a run, their report by the rank where the failure began, and the time limits after which ranks fail.
+"""Failures of a run, the reports that ranks write about them, and the time limits after which ranks fail.
 
-    RunFailure                 the machine does not fit the plan, or failed: one message, exit 3
+    RunFailure                 the machine does not fit the plan, or failed: one message, exit code 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
     ├── NoValidItem            an epoch in which every target was masked or ignored
     └── CheckpointFailure      a checkpoint that cannot be used
-    PeerFailure                another rank failed, and reports it itself
+    PeerFailure                another rank failed and reports the reason
     DataError                  from `data`: the data are not those of the plan
-    ComponentError             from `components`: the plan names one that this version does not have
-    anything else              a bug of ours or of a plugin: the traceback goes to a file, its last line is shown
+    ComponentError             from `components`: the plan names a component that this version does not have
+    anything else              a bug in this project or in a plugin: the traceback is written to a file, its last
+                               line is shown
 
-A rank that fails writes a report to a file before it exits. A rank that lost its connection to another one does so too,
-but waits before it exits, so that the parent process sees the rank that caused the failure exit first (torch-facts,
-section 4)."""
+A rank that fails writes a report to a file before it exits. A rank that lost its connection to another rank also writes
+a report, but waits before it exits, so that the parent process first sees the exit of the rank that caused the failure
+(torch-facts, section 4)."""
 
 from __future__ import annotations
 
@@ -67,12 +68,12 @@ _OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandl
 
 
 class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the family above)
-    """Failure whose message is written in the words of the recipe; not a bug."""
+    """Failure with a message for the user, in the words of the recipe; not a bug."""
 
 
 class NonFiniteLoss(RunFailure):
-    """Failure: the loss is nan or infinite, and the recipe says `non_finite: stop`. `step`: the step of this loss,
-    which is read a few steps later."""
+    """Failure: the loss is nan or infinite, and the recipe says `non_finite: stop`. `step`: the step that had this
+    loss; losses are read a few steps later."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -93,9 +94,9 @@ class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Report of the failure of one rank, which it writes to a file. `stage`, `step`: None if there is none.
-    `is_peer_loss`: only another rank's exit caused it. `is_ours`: a bug, whose traceback helps more than the
-    message."""
+    """Report of the failure of one rank. `stage`: pipeline stage, None without a pipeline. `step`: optimizer step, None
+    if the rank was not in a step. `is_peer_loss`: only the exit of another rank caused this failure. `is_ours`: it is a
+    bug, so the traceback helps more than the message."""
 
     rank: int
     stage: int | None
@@ -117,11 +118,12 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error on this rank. `stage`: its pipeline stage, None without a pipeline. `step`: the
-    current optimizer step, None before the first. `run_dir`: as for `explain`."""
+    """Return the report of an error on this rank. `stage`: pipeline stage of the rank, None without a pipeline. `step`:
+    current optimizer step, None before the first. `run_dir`: the run's folder, so that errors about its files are
+    recognised."""
     trace = masked("".join(traceback.format_exception(error)))
-    error = _cause(error)
-    is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
+    error = _unwrap(error)
+    is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _shorten_torch_error(error) is not None
     return Failure(
         rank=rank,
         stage=stage,
@@ -136,21 +138,21 @@ def describe_failure(
     )
 
 
-def _cause(error: BaseException) -> BaseException:
-    """Return the error that torch's pipeline code wrapped; any other error as it is."""
+def _unwrap(error: BaseException) -> BaseException:
+    """Return the original error if torch's pipeline code raised `error` because of it; otherwise `error` itself."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     is_torchs = last is not None and str(last.tb_frame.f_globals.get("__name__")).startswith(_PIPELINING)
-    return _cause(error.__cause__) if is_torchs and error.__cause__ is not None else error
+    return _unwrap(error.__cause__) if is_torchs and error.__cause__ is not None else error
 
 
 _PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> bool:
-    """Write the report of a failure to a file in `directory`. Return False if that is impossible, for example because
-    the disk failed."""
+    """Write the report of a failure and its traceback to files in `directory`. Return False if that is impossible, for
+    example because the disk failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
@@ -161,14 +163,15 @@ def write_failure(directory: Path, failure: Failure) -> bool:
 
 
 def write_reason(directory: Path, why: str) -> None:
-    """Write to a file in `directory` why a run failed, if no rank can report it."""
+    """Write the reason `why` a run failed to a file in `directory`, for failures that no rank can report."""
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / REASON).write_text(why, encoding="utf-8")
 
 
 def read_reason(directory: Path) -> str | None:
-    """Return why a run failed, as `write_reason` wrote it to `directory`; None if there is no such file."""
+    """Return why a run failed: the text that `write_reason` wrote to `directory`, otherwise the message of the first
+    report of a rank; None if there is neither."""
     with suppress(OSError):
         return (directory / REASON).read_text(encoding="utf-8")
     first = next(iter(read_failures(directory)), None)
@@ -178,8 +181,8 @@ def read_reason(directory: Path) -> str | None:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """Return the reports of all ranks in `directory`: first, in order of time, ranks that failed themselves, then ranks
-    that failed because of another rank."""
+    """Return the reports of all ranks in `directory`. First come ranks that failed themselves, then ranks that failed
+    because of another rank, each in order of time."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -190,8 +193,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error follows from the exit of another rank, judged by its text. RunFailure and its subclasses
-    never do."""
+    """Return whether an error was caused by the exit of another rank. This is judged by the error's class and text.
+    RunFailure and DataError are never caused so."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):
@@ -207,8 +210,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """Return one line about an error for the user, without secrets. `run_dir`: the run's folder, so that errors about
-    its files are recognised."""
+    """Return the message about an error for the user, in one line and without secrets. `run_dir`: the run's folder, so
+    that errors about its files are recognised."""
     return masked(_explain_raw(error, run_dir))
 
 
@@ -217,7 +220,7 @@ def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
         return str(error)
     if _is_out_of_memory(error):
         return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"
-    special = _special(error)
+    special = _shorten_torch_error(error)
     if special is not None:
         return special
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -229,9 +232,9 @@ def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def _special(error: BaseException) -> str | None:
-    """Return a short message for an error that torch reports in many lines and that has one remedy; None for other
-    errors."""
+def _shorten_torch_error(error: BaseException) -> str | None:
+    """Return a short message with a remedy, for errors that torch describes in many lines and that have one known
+    remedy; None for other errors."""
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
@@ -295,19 +298,19 @@ _MEMORY_WORDS = ("can't allocate memory", "out of memory", "status_alloc_failed"
 _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all ranks: none is to blame
 
 
-def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks without a report in `failures`, if all other ranks report that they lost a
-    connection; otherwise None. A rank without a report hangs or was killed, so it is the cause, and the ranks that
-    waited for it are not."""
+def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
+    """Return a sentence that names the ranks without a report in `failures`, if all other ranks report only that they
+    lost a connection; otherwise None. The ranks without a report hang or were killed, so they are the cause."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None
-    waiting = headline(min(failures, key=lambda failure: failure.time_ns), num_ranks)
+    waiting = format_headline(min(failures, key=lambda failure: failure.time_ns), num_ranks)
     return f"{'ranks' if len(silent) > 1 else 'rank'} {in_ranges(silent)} did not answer; {waiting}"
 
 
-def headline(failure: Failure, num_ranks: int) -> str:
-    """Return a line such as `rank 1 (stage 2), step 37: ...`; for a single process it names no rank."""
+def format_headline(failure: Failure, num_ranks: int) -> str:
+    """Return the first line of a message about a failure, such as `rank 1 (stage 2), step 37: ...`. With a single
+    process (`num_ranks` 1), the rank is left out."""
     where = []
     if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
         place = ", ".join(filter(None, [failure.node, None if failure.stage is None else f"stage {failure.stage}"]))
@@ -318,8 +321,8 @@ def headline(failure: Failure, num_ranks: int) -> str:
 
 
 def limit_s(name: Limit) -> float:
-    """Return a time limit in seconds, from its environment variable or its default. Raises RunFailure for an invalid
-    value."""
+    """Return a time limit in seconds. `name`: environment variable of the limit; if it is not set, the default is
+    returned. Raises RunFailure if its value is not a positive number."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

@@ -1,4 +1,4 @@
-"""Observer of a step: by it, other code follows what the engine does, for example to count memory."""
+"""Observer of a step. Through it, other code follows what the engine does, for example to count memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ end        the parameters are updated
 
 
 class StepObserver(Protocol):
-    """Interface of an observer of a step. The engine calls `enter` on the thread of the step. An observer must not
-    change anything; the only exception is `dtrain verify`, which writes gradients at "update"."""
+    """Interface of an observer of a step. The engine calls `enter` when a part of the step begins. An observer must not
+    change anything; the only exception is `dtrain verify`, which changes gradients at the part "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Record that a part of the step begins; the engine calls this. `tensors`: for "loss", the values that loss
-        terms read; for "backward", the sums of the terms; otherwise empty."""
+        """Record that the part `part` of a step begins. `tensors`: for "loss", the values that the loss terms read; for
+        "backward", the sums of the loss terms; for other parts, empty."""
 
 
 class Unobserved:

@@ -278,20 +278,20 @@ class Checkpoints:
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
         """Load only parameters and buffers. `with_base`: also the frozen weights to which the checkpoint refers."""
-        from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
+        from declarative_train.engine.checkpoints.format import list_tensors, load_tensors
 
         self._engine.switch_weights(trains=False)  # as saved
         records = entry.manifest.get("base", [])
         wanted, packed = model_tensors(self._engine.model), find_packed(self._engine.model)
         in_base = {f"model/{name}" for name in frozen_base.names_in(records)}
         for record in records if with_base else ():
-            source = frozen_base.source_of(record, entry.path)
+            source = frozen_base.open_base(record, entry.path)
             with torch.no_grad():
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
                 write_packed(source, into, packed, {name: cut for name, cut in self._cuts.items() if name in into})
         wanted = {name: item for name, item in wanted.items() if name not in in_base}
         metadata = self._read_metadata(entry)
-        held = tensors_in(metadata)
+        held = list_tensors(metadata)
         missing = sorted(set(wanted) - set(held))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
@@ -311,12 +311,12 @@ class Checkpoints:
             self._engine.average.begin_again()
 
     def _load_optimizer(self, entry: CheckpointEntry) -> None:
-        from declarative_train.engine.checkpoints.format import load_tensors, tensors_in
+        from declarative_train.engine.checkpoints.format import list_tensors, load_tensors
 
         metadata, parameters = self._read_metadata(entry), self._engine.optimizer.parameters
         targets: dict[str, torch.Tensor] = {}
         state: dict[str, dict[str, Any]] = {}
-        for key, (size, dtype) in tensors_in(metadata).items():
+        for key, (size, dtype) in list_tensors(metadata).items():
             kind, _, rest = key.partition("/")
             name, _, word = rest.rpartition("/")
             if kind != "optimizer" or name not in parameters:

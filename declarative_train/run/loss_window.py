@@ -226,8 +226,8 @@ def sum_over_ranks(
     `compute_terms`; `votes` summed over all ranks)."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
-    if votes and engine.place.tensor is not None:  # these ranks have the same losses, which are not summed over them
-        summed[-len(votes) :] = engine.place.tensor.sum(summed[-len(votes) :])
+    if votes and engine.position.tensor is not None:  # these ranks have the same losses, which are not summed over them
+        summed[-len(votes) :] = engine.position.tensor.sum(summed[-len(votes) :])
     divisors: Sequence[Any] = [result.counts for result in results]
     counts = [each for each in divisors if isinstance(each, torch.Tensor)]
     if counts:

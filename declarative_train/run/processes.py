@@ -34,9 +34,9 @@ from declarative_train.engine.failures import (
     VICTIM_WAIT_S,
     Failure,
     describe_failure,
-    headline,
+    describe_silent_ranks,
+    format_headline,
     limit_s,
-    without_answer,
     write_failure,
     write_reason,
 )
@@ -195,7 +195,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
         if not write_failure(scratch, failure) and not failure.is_peer_loss:  # the disk is full
-            say([f"dtrain: {headline(failure, ranks.num_ranks)}"])
+            say([f"dtrain: {format_headline(failure, ranks.num_ranks)}"])
         flush()
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
@@ -375,7 +375,7 @@ def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: 
         return code_without_save(loses, asked_by), [unsaved_message(result.late or late_reason(), loses=loses)]
     elif reason:
         why = reason if "step" in reason else f"{reason}{at}"
-    elif silent := without_answer(failures, num_ranks):
+    elif silent := describe_silent_ranks(failures, num_ranks):
         why = silent
     elif failures:
         return EXIT_FAILED, report(job, failures[0], num_ranks)
@@ -386,7 +386,7 @@ def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: 
 
 
 def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
-    lines = [f"dtrain: the run failed: {headline(failure, num_ranks)}"]
+    lines = [f"dtrain: the run failed: {format_headline(failure, num_ranks)}"]
     if failure.is_ours:
         lines.append(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}")
     return lines

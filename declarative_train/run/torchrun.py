@@ -29,10 +29,10 @@ from declarative_train.engine.failures import (
     NonFiniteLoss,
     RunFailure,
     describe_failure,
+    describe_silent_ranks,
     explain,
-    headline,
+    format_headline,
     read_failures,
-    without_answer,
     write_failure,
 )
 from declarative_train.engine.launchers import OF_TORCH, find_launcher
@@ -119,7 +119,7 @@ def run_as_rank(
             if job is not None:
                 _report_silent(job, rank, broadcast.hosts)
         elif rank == 0 or not isinstance(error, NonFiniteLoss):  # all ranks raise it at the same step
-            print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
+            print(f"dtrain: the run failed: {format_headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
         if broadcaster is not None and not broadcaster.is_done:
@@ -147,7 +147,7 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
-        silent = without_answer(failures, len(hosts))
+        silent = describe_silent_ranks(failures, len(hosts))
         if silent is not None:
             print(f"dtrain: the run failed: {silent}", file=sys.stderr)
 

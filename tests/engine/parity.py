@@ -164,7 +164,7 @@ def joined(part: np.ndarray, name: str, rank_cuts: Mapping[str, RankCut], engine
     cut, cuts = rank_cuts.get(name), engine.plan.layout.cuts
     if cut is None or cuts is None:
         return part
-    group = engine.place.expert if name in cuts.of_experts else engine.place.tensor
+    group = engine.position.expert if name in cuts.of_experts else engine.position.tensor
     assert group is not None
     parts: list[Any] = [None] * cut.size
     distributed.all_gather_object(parts, part, group=group.group)

@@ -24,7 +24,7 @@ from declarative_train.engine.axes import (
     pipeline,  # noqa: F401
     shard,  # noqa: F401
 )
-from declarative_train.engine.checkpoints.format import entries, load_tensors
+from declarative_train.engine.checkpoints.format import describe_tensors, load_tensors
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.run import rank
 from declarative_train.run.event import Event
@@ -79,7 +79,7 @@ def checkpoints(run_dir: Path) -> dict[int, Saved]:
     assert not torn
     found = {}
     for entry in whole:
-        tensors = {name: torch.zeros(size, dtype=dtype) for name, (size, dtype) in entries(entry.path).items()}
+        tensors = {name: torch.zeros(size, dtype=dtype) for name, (size, dtype) in describe_tensors(entry.path).items()}
         load_tensors(entry.path, tensors, alone=True)
         state = {name: value for name, value in entry.manifest["state"].items() if name != "seconds"}
         found[entry.step] = Saved(tensors, entry.manifest["optimizer_numbers"], state, entry.manifest["is_best"])

@@ -75,7 +75,7 @@ def started(plan: Plan, rank: int) -> tuple[int, list[int]]:
         stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         stack.enter_context(drawing(drawn))
         stack.enter_context(live)
-        Engine(plan, torch.device("cpu"), place=place, fill=fill)
+        Engine(plan, torch.device("cpu"), position=place, fill=fill)
     return live.peak, drawn
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from declarative_train.engine.failures import describe_failure, explain, without_answer
+from declarative_train.engine.failures import describe_failure, describe_silent_ranks, explain
 
 NCCL = """NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled {kind} (run with NCCL_DEBUG=INFO \
 for details), NCCL version 2.28.9
@@ -68,10 +68,10 @@ def test_memory_is_said_to_be_out_whoever_asked_for_it(error: RuntimeError) -> N
 
 def test_ranks_that_report_nothing_are_named_where_all_others_wait() -> None:
     victims = [describe_failure(RuntimeError("Timed out waiting 3000ms for recv"), rank, None, 6) for rank in (0, 2)]
-    assert without_answer(victims, 5) == "ranks 1, 3 to 4 did not answer; rank 0, step 6: " + victims[0].message
-    assert without_answer(victims[:1], 2) == "rank 1 did not answer; rank 0, step 6: " + victims[0].message
-    assert without_answer([victims[0], describe_failure(RuntimeError("timed out"), 1, None, 6)], 2) is None
-    assert without_answer([*victims, describe_failure(ValueError(), 1, None, 6)], 5) is None
+    assert describe_silent_ranks(victims, 5) == "ranks 1, 3 to 4 did not answer; rank 0, step 6: " + victims[0].message
+    assert describe_silent_ranks(victims[:1], 2) == "rank 1 did not answer; rank 0, step 6: " + victims[0].message
+    assert describe_silent_ranks([victims[0], describe_failure(RuntimeError("timed out"), 1, None, 6)], 2) is None
+    assert describe_silent_ranks([*victims, describe_failure(ValueError(), 1, None, 6)], 5) is None
 
 
 def test_an_operation_without_a_deterministic_form() -> None:

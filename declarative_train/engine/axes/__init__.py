@@ -1,5 +1,5 @@
-"""Axes of a plan's mesh, one file per axis, and the choice of the axis that combines the gradients of different
-rows."""
+"""Parallelism, one file for each axis of a plan's mesh; and the choice of the axis that combines the gradients of ranks
+with different rows."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return the functions by which ranks with different rows of a batch combine their gradients. `held`: this rank's
-    part of the model, with its initial values; a model that will be sharded has none yet, and each rank fills its
-    shards later. `place`: this rank's position on the mesh. `runner`: what runs the steps of this rank. Only the file
-    of the axis that is responsible is imported."""
-    sharing = _sync_rows(plan, held, place, runner)
+def make_gradient_sync(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Return the functions with which this rank combines its gradients with those of other ranks. `built`: this rank's
+    part of the model. It has its initial values, unless the model is to be sharded: then the shards get them later.
+    `position`: this rank's position on the mesh. `runner`: runs forward and backward of a chunk. Only the files of axes
+    that the plan uses are imported."""
+    sync = _sync_rows(plan, built, position, runner)
     if plan.layout.has("expert"):
         from declarative_train.engine.axes.expert import sync_experts
 
-        sharing = sync_experts(plan, sharing, held, place)
+        sync = sync_experts(plan, sync, built, position)
     if plan.layout.has("tensor"):
         from declarative_train.engine.axes.tensor import sync_parts
 
-        sharing = sync_parts(plan, sharing, held, place)
+        sync = sync_parts(plan, sync, built, position)
     if plan.layout.context is not None:
         from declarative_train.engine.axes.context import sync_positions
 
-        sharing = sync_positions(sharing, place)
+        sync = sync_positions(sync, position)
     if plan.layout.pipeline is not None:
         from declarative_train.engine.axes.cross_stage_ties import sum_copies_first
 
-        sharing = sum_copies_first(plan, sharing, held, place)
-    return sharing
+        sync = sum_copies_first(plan, sync, built, position)
+    return sync
 
 
-def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+def _sync_rows(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     layout = plan.layout
     if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
         from declarative_train.engine.axes.shard import shard
 
-        return shard(plan, held, place, runner)
+        return shard(plan, built, position, runner)
     if layout.has("expert"):
         from declarative_train.engine.axes.expert import replicate_all_but_experts
 
-        return replicate_all_but_experts(plan, held, place, runner)
+        return replicate_all_but_experts(plan, built, position, runner)
     if layout.has("replicate"):
         from declarative_train.engine.axes.replicate import replicate
 
-        return replicate(plan, held, place, runner)
+        return replicate(plan, built, position, runner)
     if layout.scatters:
-        from declarative_train.engine.axes.single_process_dp import scatter
+        from declarative_train.engine.axes.single_process_dp import make_replicas
 
-        return scatter(plan, held, place, runner)
-    return GradientSync(call=held.model, finish=runner.finish)
+        return make_replicas(plan, built, position, runner)
+    return GradientSync(call=built.model, finish=runner.finish)

@@ -1,7 +1,7 @@
-"""Context parallelism, the `context` axis: ranks that read the same rows, each of which computes some of the positions.
+"""Context parallelism, the `context` axis: its ranks read the same rows, and each rank computes some of the positions.
 
-Each rank takes its positions of the batch (`ForwardPath`), attention gathers the keys and values of all ranks, and the
-gradients of all parameters are summed over the ranks, since each rank's gradient is that of its positions only."""
+Each rank takes its positions from the batch (`ForwardPath`). Attention gathers the keys and values of all ranks. The
+gradient of a parameter on a rank covers only the rank's positions, so gradients are summed over the ranks."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
     from declarative_train.plan.layout import ContextPlan
 
 
-def ranks_of(context: ContextPlan, place: MeshPosition) -> ContextRanks:
-    assert place.context is not None
-    return ContextRanks(place.context, in_ring=context.keys == "ring")
+def ranks_of(context: ContextPlan, position: MeshPosition) -> ContextRanks:
+    assert position.context is not None
+    return ContextRanks(position.context, in_ring=context.keys == "ring")
 
 
-def divide_positions(held: BuiltModel, ranks: ContextRanks) -> None:
+def divide_positions(built: BuiltModel, ranks: ContextRanks) -> None:
     """Make the layers whose result depends on positions, such as attention, compute only the positions of this rank.
-    `held`: this rank's part of the model. `ranks`: the ranks with the other positions of the same rows.
-    """
-    for part in held.model.modules():
+    `built`: this rank's part of the model. `ranks`: the ranks of the `context` axis, which divide the positions of the
+    same rows."""
+    for part in built.model.modules():
         if hasattr(part, "context"):
             setattr(part, "context", ranks)  # noqa: B010  # which the type of a module does not know
 
 
-def sync_positions(sharing: GradientSync, place: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sharing` does, and also sums the gradients over the ranks with other
-    positions of the same rows. `place`: this rank's position on the mesh.
-    """
-    group = place.context
+def sync_positions(sync: GradientSync, position: MeshPosition) -> GradientSync:
+    """Return a GradientSync that does what `sync` does, and then sums the gradients over the ranks of the `context`
+    axis. `position`: this rank's position on the mesh."""
+    group = position.context
     assert group is not None
 
     def reduce(optimizers: Optimizers) -> None:
-        sharing.reduce(optimizers)
+        sync.reduce(optimizers)
         sum_gradients([local_part(gradient) for gradient in optimizers.gradients()], group)
 
-    return replace(sharing, reduce=reduce)
+    return replace(sync, reduce=reduce)

@@ -1,4 +1,4 @@
-"""Parameters that several pipeline stages use: stages on the same rank share one tensor; stages on different ranks have
+"""Parameters that several pipeline stages use. Stages on the same rank share one tensor; stages on different ranks have
 copies, whose gradients are summed."""
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make the stages on this rank use one tensor for each of the parameters `names`."""
+    """Make the modules `stages` (the pipeline stages on this rank) share one tensor for each of the parameters
+    `names`."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:
@@ -38,16 +39,16 @@ def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
 
 
 class SharedParameters:
-    """Copies of parameters on several stages. They stay equal because all copies get the sum of their gradients.
+    """Parameters with copies on several stages. The copies stay equal, because each gets the sum of their gradients.
 
     Megatron-LM does this for the embedding of its first and last stage (Narayanan et al., Efficient large-scale
-    language model training on GPU clusters, 2021); here the plan lists the parameters and stages. The rank of the first
-    stage sums the gradients and sends the sum to the others: the result is bitwise equal on all of them, and only the
-    ranks of these stages communicate."""
+    language model training on GPU clusters, 2021); here the plan lists the parameters and their stages. The rank of a
+    parameter's first stage adds up the gradients and sends the sum to the ranks of the other stages. So the sum is
+    bitwise equal on all of them, and no other rank takes part."""
 
-    def __init__(self, plan: Plan, model: nn.Module, place: MeshPosition) -> None:
-        assert place.pipeline is not None
-        self._model, self._me, self._group = model, place.world.rank, place.pipeline.group
+    def __init__(self, plan: Plan, model: nn.Module, position: MeshPosition) -> None:
+        assert position.pipeline is not None
+        self._model, self._me, self._group = model, position.world.rank, position.pipeline.group
         self._members: dict[str, tuple[int, ...]] = {}  # global ranks; the first one counts the parameter
         self._parameters: dict[str, nn.Parameter] = {}
         mine = plan.layout.ranks[self._me]
@@ -63,8 +64,8 @@ class SharedParameters:
                 self._members[item.name] = (first, *(rank for rank in holders if rank != first))
 
     def add_up(self) -> None:
-        """Sum the gradients of all copies. Call it after the last backward, before averaging, clipping and the
-        update."""
+        """Replace the gradient of each copy by the sum over all copies. Call this after the last backward, before
+        gradients are averaged and clipped."""
         for name, members in self._members.items():
             parameter = self._parameters_by_name()[name]
             if not parameter.requires_grad:
@@ -78,8 +79,9 @@ class SharedParameters:
                 gradient.copy_(whole)
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """Sum a tensor over stages, in place: the rank of stage `first` receives and adds the tensors of the others,
-        then sends the sum to them. (Two ranks that both receive first would deadlock on a GPU.)"""
+        """Sum a tensor over the ranks `first` and `others`, in place; all of them must call this. Rank `first` receives
+        and adds the tensors of the others, then sends the sum to them. (Two ranks that both receive before they send
+        would deadlock on a GPU.)"""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)
@@ -92,34 +94,34 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients that count in the norm on this rank: of a parameter with copies, only the copy of its
-        first stage counts."""
+        """Return the gradients that this rank adds to the norm. Of a parameter with copies, only the copy on the
+        parameter's first stage counts."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]
 
     def _parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the model's parameters by name. They are read on first use, because sharding and allocation replace
-        the objects."""
+        """Return the model's parameters by name. They are looked up at the first call and not in the constructor,
+        because sharding and allocation replace the parameter objects in between."""
         if not self._parameters:
             self._parameters = dict(self._model.named_parameters())
         return self._parameters
 
 
 def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
-    """Return the coordinates of a rank without its coordinate on the pipeline axis."""
+    """Return the mesh coordinates of a rank, except the coordinate on the pipeline axis."""
     return {axis: place for axis, place in coordinates.items() if axis != "pipeline"}
 
 
-def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a GradientSync that first sums the gradients of shared parameters over the stages that have copies of
-    them, and then does what `sharing` does. `held`: the stages on this rank. `place`: its position on the mesh."""
+def sum_copies_first(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
+    """Return a GradientSync that first sums the gradients of parameters with copies on several stages, and then does
+    what `sync` does. `built`: the stages on this rank. `position`: this rank's position on the mesh."""
     if not get_shared(plan):
-        return sharing
-    shared = SharedParameters(plan, held.model, place)
+        return sync
+    shared = SharedParameters(plan, built.model, position)
 
     def reduce(optimizers: Optimizers) -> None:
         shared.add_up()
-        sharing.reduce(optimizers)
+        sync.reduce(optimizers)
 
-    return replace(sharing, reduce=reduce, norm=lambda gradients: sharing.norm(shared.without_copies(gradients)))
+    return replace(sync, reduce=reduce, norm=lambda gradients: sync.norm(shared.without_copies(gradients)))

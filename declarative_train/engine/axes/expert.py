@@ -1,10 +1,10 @@
-"""Expert parallelism, the `expert` axis: ranks with different rows, each of which has part of the experts of every
-mixture.
+"""Expert parallelism, the `expert` axis: its ranks have different rows, and each rank has some of the experts of every
+mixture-of-experts layer.
 
-A layer `moe`, or the mixture in a library's model, sends each row to the ranks of the row's experts and receives the
-results (`ExpertRanks`). So the gradients of an expert include the rows of all ranks of the axis. They are averaged only
-over the ranks with a copy of the same expert, and divided by the number of all ranks with different rows, as all
-gradients are. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
+Such a layer (`moe`, or one in a library's model) sends each row to the ranks with the row's experts and receives the
+results (`ExpertRanks`). So the gradient of an expert includes the rows of all ranks of the axis. It is averaged only
+over the ranks with a copy of the same expert, and divided by the number of all ranks with different rows, like every
+gradient. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the experts of a model on the meta device by the experts of this rank. `cuts`: the plan's division of the
-    model. `place`: this rank's position on the mesh.
-    """
-    assert place.expert is not None
-    peers, model = ExpertRanks(place.expert), held.model
+def divide_experts(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
+    """Replace the experts of a model on the meta device by the experts of this rank. `built`: the model. `cuts`: how
+    the plan divides layers and parameters over ranks. `position`: this rank's position on the mesh."""
+    assert position.expert is not None
+    peers, model = ExpertRanks(position.expert), built.model
     for path, node in cuts.nodes.items():
         if not has_module(model, path):
             continue
@@ -50,49 +49,54 @@ def divide_experts(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
     cut_parameters(model, own)
 
 
-def replicate_all_but_experts(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+def replicate_all_but_experts(
+    plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner
+) -> GradientSync:
     """Return the GradientSync for a model with divided experts that is not sharded. Once a step, in buckets, it
-    averages the gradients of experts over their copies, and all other gradients over all ranks with different rows."""
-    dtype, data = reduce_dtype(plan.training), place.data
+    averages the gradients of experts over the copies of the expert, and all other gradients over all ranks with
+    different rows. `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs
+    forward and backward of a chunk."""
+    dtype, data = reduce_dtype(plan.training), position.data
 
     def reduce(optimizers: Optimizers) -> None:
         gradients = optimizers.gradients()
-        of_experts = _gradients_of_experts(plan, held)
+        of_experts = _gradients_of_experts(plan, built)
         own = [each for each in gradients if id(each) in of_experts]
         average_gradients([each for each in gradients if id(each) not in of_experts], data, dtype)
-        if place.same_experts.size > 1:
-            average_gradients(own, place.same_experts, dtype)
+        if position.same_experts.size > 1:
+            average_gradients(own, position.same_experts, dtype)
 
-    return GradientSync(call=held.model, finish=runner.finish, reduce=reduce)
+    return GradientSync(call=built.model, finish=runner.finish, reduce=reduce)
 
 
-def sync_experts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sharing` does, and also divides the gradients of experts: `sharing`
-    averages them only over the copies of the same expert, so they are divided by the number of the remaining ranks. The
-    norm counts the experts of all ranks, and all other parameters once."""
-    group = place.expert
+def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
+    """Return a GradientSync that does what `sync` does, and then divides the gradients of experts by the number of
+    ranks of the `expert` axis, since `sync` averages them only over the copies of an expert. Its norm includes the
+    experts of all ranks, and counts every other parameter once. `built`: this rank's part of the model. `position`:
+    this rank's position on the mesh."""
+    group = position.expert
     assert group is not None
 
     def reduce(optimizers: Optimizers) -> None:
-        sharing.reduce(optimizers)
-        of_experts = _gradients_of_experts(plan, held)
+        sync.reduce(optimizers)
+        of_experts = _gradients_of_experts(plan, built)
         for each in optimizers.gradients():
             if id(each) in of_experts:
                 local_part(each).div_(group.size)
 
     def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         if not gradients:
-            return sharing.norm(gradients)
-        of_experts = _gradients_of_experts(plan, held)
+            return sync.norm(gradients)
+        of_experts = _gradients_of_experts(plan, built)
         own = [each for each in gradients if id(each) in of_experts]
         others = [each for each in gradients if id(each) not in of_experts]
-        return norm_of_parts(sharing.norm, own, others, group)
+        return norm_of_parts(sync.norm, own, others, group)
 
-    return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)
+    return replace(sync, reduce=reduce, norm=norm, is_replicated=False)
 
 
-def _gradients_of_experts(plan: Plan, held: BuiltModel) -> set[int]:
+def _gradients_of_experts(plan: Plan, built: BuiltModel) -> set[int]:
     """Return the ids of the gradient tensors of the experts' parameters."""
     assert plan.layout.cuts is not None
     names = plan.layout.cuts.of_experts
-    return {id(item.grad) for name, item in held.model.named_parameters() if name in names and item.grad is not None}
+    return {id(item.grad) for name, item in built.model.named_parameters() if name in names and item.grad is not None}

@@ -1,4 +1,4 @@
-"""Interface for combining the gradients of ranks that have different rows of a global batch."""
+"""Interface for combining the gradients of several ranks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def do_nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GradientSync:
-    """Functions with which an axis combines gradients; the defaults are those of a single process.
+    """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
-    call           run the model on a chunk in training (a pipeline's schedule does this itself)
-    begin          called before a chunk: number of its real rows (None: all), whether it is the last of the step
+    call           run the model on a chunk in training (a pipeline's schedule runs the model itself)
+    begin          called before a chunk with (number of the chunk's real rows, None if all are real; whether it is
+                   the last chunk of the step)
     end            called after the backward of a chunk
-    reduce         called after the last backward: turn gradients into those of the whole batch
-    norm           return the norm of all gradients together, with those of shards on other ranks
-    finish         called after the optimizer's update, to update running statistics; `finite` False: no update
+    reduce         called after the last backward: turns this rank's gradients into those of the whole batch
+    norm           return the norm of all given gradients together, including shards on other ranks
+    finish         called after the optimizer's update, to update running statistics. Its argument is a bool tensor,
+                   false if the update was skipped; None: the update was made
     is_replicated  whether every rank has the whole model and the whole optimizer state"""
 
     call: Call
@@ -47,9 +49,9 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of all gradients of a model that ranks divide. `norm`: function that returns the norm of the
-    gradients it is given. `parts`: gradients of which each rank of `group` has a part. `whole`: gradients that are the
-    same on all ranks of `group`. All ranks get bitwise the same number."""
+    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`. `norm`: function
+    that returns the norm of the gradients passed to it. `parts`: gradients of divided parameters, each rank with its
+    own part. `whole`: gradients that are the same on all ranks of `group`. The result is bitwise equal on all ranks."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

@@ -1,8 +1,8 @@
-"""Pipeline parallelism, the `pipeline` axis: the model is cut into stages on different ranks, which torch's schedules
-run.
+"""Pipeline parallelism, the `pipeline` axis: the model is divided into stages on different ranks, and torch's schedules
+run them.
 
-Every rank of a pipeline reads the same rows. Fields, and values computed from fields alone, are inputs of each stage
-that uses them; they are never sent from stage to stage."""
+Every rank of a pipeline reads the same rows. Fields of the data, and values computed from fields alone, are inputs of
+each stage that uses them; they are never sent from stage to stage."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
 
 
 def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
-    """Return the modules of a rank's stages on the meta device, without values. `fill` allocates them and sets initial
-    values."""
-    pieces, names = pieces_of(plan), pipeline_of(plan).stages
+    """Return the stages of rank number `rank`, on the meta device, without values. `fill` allocates memory and sets
+    initial values."""
+    pieces, names = build_stage_graphs(plan), pipeline_of(plan).stages
     stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
     share_tensors(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
     own = {name: module for index, module in stages.items() for name in names[index]}
     nodes = [name for stage in names for name in stage]
     borrowed = {
-        _holder(item.name, nodes): stages[index]
+        _find_node(item.name, nodes): stages[index]
         for item in pipeline_of(plan).shared
         for index in item.stages
         if index in stages
@@ -57,17 +57,22 @@ def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
     return BuiltModel(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
 
 
-def pieces_of(plan: Plan) -> list[Stage]:
-    """Return the Stage (graph, inputs, outputs) of every pipeline stage, in order."""
+def build_stage_graphs(plan: Plan) -> list[Stage]:
+    """Return the Stage (graph, inputs and outputs) of every pipeline stage, in order."""
     return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:
-    """Driver that runs this rank's stages in the order of the plan's schedule. Create it after sharding: torch checks
-    the modules when a schedule is created."""
+    """Driver that runs this rank's stages in the order of the plan's schedule. Create it after the model is sharded,
+    because torch checks the modules when it creates a schedule."""
 
     def __init__(
-        self, plan: Plan, runner: StepRunner, held: BuiltModel, place: MeshPosition, forwards: Sequence[StageForward]
+        self,
+        plan: Plan,
+        runner: StepRunner,
+        built: BuiltModel,
+        position: MeshPosition,
+        forwards: Sequence[StageForward],
     ) -> None:
         # otherwise a failing rank prints the whole schedule, over 50 lines
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
@@ -80,9 +85,9 @@ class PipelineDriver:
         self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
         self._loss = ScheduleLoss(runner, self._rows_per_chunk)
         if not plan.layout.is_sharded:
-            for module in held.stages.values():
+            for module in built.stages.values():
                 keep_parameters(module)
-        self._plan, self._held, self._place = plan, held, place
+        self._plan, self._built, self._position = plan, built, position
         self._length_name, self._levels = find_levels(plan)
         self._stages: dict[int, list[RunningStage]] = {}
         self._schedules: dict[int, Any] = {}
@@ -90,13 +95,14 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Tensors in which torch receives values and gradients. torch allocates them for every microbatch of the first
-        step and keeps them."""
+        """Tensors into which torch receives values and gradients from other stages, for the length of the last chunks.
+        torch allocates them in the first step of this length, for every microbatch, and keeps them."""
         return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of step number `step`, whose accumulation steps are `chunks`. `factors`: of the loss
-        terms. Return the sums of the loss terms for each microbatch; [] on a rank without the last stage."""
+        """Run forward and backward of step number `step`. `chunks`: one for each accumulation step; each becomes one
+        microbatch of the schedule. `factors`: the factor of each loss term. Return for each microbatch the sums of the
+        loss terms; [] on a rank without the last stage."""
         self._loss.begin(chunks, factors)
         for forward in self._forwards:
             forward.begin(step, chunks)
@@ -106,9 +112,9 @@ class PipelineDriver:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run the forward of a batch. Return the model's outputs by name; None on a rank without the last stage. Stages
-        have a fixed microbatch size, so the rows are divided into microbatches, and the last one is filled up with
-        copies of its last row."""
+        """Run the forward of a batch for an evaluation. Return the model's outputs and the entries of the batch by
+        name; None on a rank without the last stage. Stages have a fixed microbatch size, so the rows are divided into
+        microbatches, and the last one is filled up with copies of the last row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
@@ -125,8 +131,8 @@ class PipelineDriver:
         return self._runner.forward_path.by_name(chunk, outputs)
 
     def _schedule_for(self, chunk: Chunk) -> Any:
-        """Return the schedule for the length of a chunk, the same on all ranks of the pipeline. torch's stages have
-        fixed shapes, so there are stages and a schedule for each length bucket; only those that run have receive
+        """Return the schedule for the length of a chunk, which is the same on all ranks of the pipeline. torch's stages
+        have fixed shapes, so each length bucket has its own stages and schedule. Only the stages in use have receive
         buffers."""
         level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
         if level != self._level:
@@ -140,16 +146,16 @@ class PipelineDriver:
         return self._schedules[level]
 
     def _make_schedule(self, level: int) -> Any:
-        pipeline, group = pipeline_of(self._plan), self._place.pipeline
+        pipeline, group = pipeline_of(self._plan), self._position.pipeline
         assert group is not None
         made = [
             RunningStage(
-                self._held.stages[each.stage],
+                self._built.stages[each.stage],
                 each.stage,
                 pipeline.num_stages,
                 self._runner.device,
-                input_args=self._examples(level, each.stage - 1, input_dtypes(self._plan, each.stage)),
-                output_args=self._examples(level, each.stage, output_dtypes(self._plan, each.stage, each.piece)),
+                input_args=self._make_examples(level, each.stage - 1, input_dtypes(self._plan, each.stage)),
+                output_args=self._make_examples(level, each.stage, output_dtypes(self._plan, each.stage, each.piece)),
                 group=group.group,
             )
             for each in self._forwards
@@ -162,9 +168,10 @@ class PipelineDriver:
             made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
         )
 
-    def _examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return tensors without values, from which torch learns shapes and dtypes of the outputs of a stage. Otherwise
-        torch would run the stage on uninitialised memory to find them. `stage` -1 has no outputs."""
+    def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        """Return tensors without values that have the shapes and dtypes of the outputs of stage number `stage` on this
+        rank; torch's PipelineStage needs them. Without them torch would run the stage on uninitialised memory to find
+        the shapes. `level`: number of the length bucket. `stage` -1, before the first stage, has no outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -175,18 +182,20 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's pipeline stage with two changes. In an evaluation, two methods that expect a backward do nothing, because
-    V schedules would fail there. Gradients are made contiguous before they are sent, as gloo and NCCL require; the
-    gradients of a `permute` or a mean are not contiguous."""
+    """torch's pipeline stage with two changes, and with methods for its receive buffers. First, in an evaluation, two
+    methods that expect a backward do nothing, because V schedules (in which a rank has two stages) would fail there.
+    Second, gradients are made contiguous before they are sent, as gloo and NCCL require; those of a `permute` or a mean
+    are not contiguous."""
 
     @property
     def received(self) -> list[Any]:
-        """torch's descriptions of the tensors that this stage receives, each with a `buffer`."""
+        """torch's descriptions of the tensors that this stage receives; each has the receive buffer as `buffer`."""
         kept = (each for table in (self.args_recv_info, self.grad_recv_info) for each in table.values())
         return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
 
     def move_received(self, device: torch.device) -> None:
-        """Replace the receive buffers by ones on `device`, without values. On the device `meta` they need no memory."""
+        """Replace the receive buffers by buffers on `device`, with undefined values. On the device `meta` they need no
+        memory."""
         for info in self.received:
             if info.buffer.device != device:
                 info.buffer = torch.empty_like(info.buffer, device=device).requires_grad_(info.buffer.requires_grad)
@@ -206,7 +215,7 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one stage. It must be called for the microbatches in order, as every schedule does."""
+    """Forward of one stage. Within a step it must be called for the microbatches in order, as every schedule does."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -221,12 +230,13 @@ class StageForward:
         self._step, self._position, self._chunks = step, 0, chunks
 
     def pause(self) -> None:
-        """Stop drawing random numbers and updating statistics, for an evaluation."""
+        """Prepare for an evaluation: until the next `begin`, forwards neither seed random generators nor update
+        statistics."""
         self._chunks = None
 
     def bind(self, module: nn.Module) -> None:
-        """Replace the `forward` of a stage's module by one that accepts the values of earlier stages by position and
-        all entries of the batch by name."""
+        """Replace `module.forward` of the stage's module by a function that accepts the values of the previous stage as
+        positional arguments and all entries of the batch as keyword arguments."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
         batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
@@ -250,24 +260,27 @@ class StageForward:
         module.forward = run_stage
 
 
-def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageForward]:
-    """Replace the `forward` of each stage on this rank. Return the StageForward of each."""
-    pieces = pieces_of(plan)
-    forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
+def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[StageForward]:
+    """Replace the `forward` of each stage's module on this rank, and return the StageForward of each stage. `built`:
+    the stages on this rank. `runner`: runs forward and backward of a chunk."""
+    pieces = build_stage_graphs(plan)
+    forwards = [StageForward(runner, index, pieces[index], plan) for index in built.stages]
     for forward in forwards:
-        forward.bind(held.stages[forward.stage])
+        forward.bind(built.stages[forward.stage])
     return forwards
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Fix the result of `module.parameters()` to its current parameters, even while half-precision copies replace them
-    (`step.precision`). Schedules that split the backward call it to find the tensors that need gradients."""
+    """Make `module.parameters()` always return the current parameters, even while half-precision copies replace them in
+    the module (`step.precision`). Schedules that split the backward call `parameters()` to find the tensors that need
+    gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule: (outputs of the last stage, row numbers of a microbatch) -> scaled loss."""
+    """Loss function for torch's schedule: (outputs of the last stage, row numbers of a microbatch) -> scaled loss. It
+    collects the sums of the loss terms."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -283,8 +296,8 @@ class ScheduleLoss:
         self._chunks = None
 
     def take(self) -> list[tuple[torch.Tensor, ...]]:
-        """Return the sums of the loss terms in this step, one tuple per microbatch, and forget them; [] on a rank
-        without the last stage."""
+        """Return the sums of the loss terms in this step, one tuple per microbatch; [] on a rank without the last
+        stage."""
         return self._sums
 
     def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
@@ -327,14 +340,15 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
     return module
 
 
-def _holder(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the name of the node, among `nodes`, that contains a parameter, whose name begins with the node's."""
+def _find_node(parameter: str, nodes: Sequence[str]) -> str:
+    """Return the name of the node, among `nodes`, to which a parameter belongs: the longest name with which the
+    parameter's name begins."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
 def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
-    """Return one module with the nodes of several stages, under their names in the whole model. `parts`: node -> module
-    of the stage that contains it. The nodes' modules are shared, not copied."""
+    """Return one module that contains the nodes of several stages, under their names in the whole model. `parts`:
+    {node: module of the stage that has the node}. The nodes' modules are shared with the stages, not copied."""
     whole = ByName()
     for name, stage in parts.items():
         try:
@@ -346,8 +360,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
-    """Return (a field with length buckets, {its length on a rank: the level of the bucket}); ("", {}) without
-    buckets."""
+    """Return (name of a field with length buckets, {length of the field on one rank: number of its length bucket, from
+    0}); ("", {}) if there are no length buckets."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1
@@ -355,14 +369,15 @@ def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` receives, from the plan."""
+    """Return the dtypes of the values that stage number `stage` receives from the previous stage; [] for the first
+    stage."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` sends. `piece`: the graph of this stage. Outputs of the
-    last stage have the dtype of the parameters: a loss would convert half precision anyway, and torch 2.11 compares the
-    outputs with the stage's `output_args`."""
+    """Return the dtypes of the values that stage number `stage` sends; in the last stage, of the model's outputs.
+    `piece`: the stage's graph. The model's outputs have the dtype of the parameters: a loss would convert half
+    precision anyway, and torch 2.11 compares the dtypes of the outputs with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
@@ -371,6 +386,6 @@ def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
 
 
 def pad_rows(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Return `size` rows: the given rows, followed by copies of the last one."""
+    """Return `size` rows: the given `rows`, followed by copies of the last one."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

@@ -1,8 +1,8 @@
 """Data parallelism, the `replicate` axis: each rank has a copy of the model, and gradients are averaged over the ranks.
 
-torch's DistributedDataParallel averages gradients during the backward. A pipeline does not use it, because it would
-miss gradients of schedules that split the backward; there, gradients are averaged after the schedule, in large flat
-buckets."""
+Without a pipeline, torch's DistributedDataParallel averages gradients during the backward. With a pipeline, gradients
+are averaged after the schedule, in large flat buckets, because DistributedDataParallel would miss gradients of
+schedules that split the backward."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ NO_BUFFERS: dict[str, Any] = {
 }
 
 
-def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return the sync for copies of the whole model, or of the stages of a pipeline."""
+def replicate(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Return the GradientSync that averages gradients over copies of the model, or of the stages of a pipeline.
+    `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs forward and
+    backward of a chunk."""
     dtype = reduce_dtype(plan.training)
     if plan.layout.pipeline is not None:
 
         def in_buckets(optimizers: Optimizers) -> None:
-            if place.data.size > 1:
-                average_gradients(optimizers.gradients(), place.data, dtype)
+            if position.data.size > 1:
+                average_gradients(optimizers.gradients(), position.data, dtype)
 
-        return GradientSync(call=held.model, finish=runner.finish, reduce=in_buckets)
-    if place.is_traced:
-        return GradientSync(call=held.model, finish=runner.finish, is_replicated=True)
-    model = wrap_in_ddp(held.model, runner.device, place.data.group)
+        return GradientSync(call=built.model, finish=runner.finish, reduce=in_buckets)
+    if position.is_traced:
+        return GradientSync(call=built.model, finish=runner.finish, is_replicated=True)
+    model = wrap_in_ddp(built.model, runner.device, position.data.group)
     if dtype == torch.bfloat16:
-        model.register_comm_hook(place.data, average_in_bf16)
+        model.register_comm_hook(position.data, average_in_bf16)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         model.require_backward_grad_sync = is_last
@@ -71,8 +73,8 @@ def wrap_in_ddp(
 
 
 def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
-    """Average a bucket's gradients over `size` ranks in bfloat16: a communication hook of DistributedDataParallel.
-    (torch's own hook for this rejects gloo.)"""
+    """Average a bucket's gradients over the ranks `ranks` in bfloat16. This is a communication hook of
+    DistributedDataParallel, which torch calls for each bucket. (torch's own hook for bfloat16 rejects gloo.)"""
     wide = bucket.buffer()
     work = distributed.all_reduce(wide.to(torch.bfloat16).div_(ranks.size), group=ranks.group, async_op=True)
     assert work is not None
@@ -81,7 +83,8 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run one backward of zeros before the first step, so that every step sums in the same order, also after a resume.
+    """Run one backward of zeros before the first step, so that all steps sum gradients in the same order, also in a
+    resumed run.
 
     torch reorders its buckets of gradients after the first backward, and the position of a gradient in a bucket decides
     the order in which three or more ranks are summed. The backward of zeros produces the last parameter's gradient
@@ -100,9 +103,9 @@ def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
 def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
-    """Average gradients over ranks, in place. They are joined to buckets of one dtype, since a few large messages are
-    faster than many small ones. `dtype`: dtype of the messages; None: that of the gradients. While one bucket is sent,
-    the next is filled and the previous one is copied back."""
+    """Average gradients over ranks, in place. The gradients are joined to buckets of one dtype, since a few large
+    messages are faster than many small ones. While one bucket is sent, the next is filled and the previous one is
+    copied back. `dtype`: dtype of the messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin(bucket, ranks, dtype))

@@ -1,8 +1,8 @@
 """Sharded data parallelism, the `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer
 state over the ranks, unit by unit (a unit is one of the model's repeated blocks).
 
-No rank ever has the whole model: it is built on the meta device, and each rank fills its shards after sharding. With an
-additional `replicate` axis, there are several copies of the sharded model (torch's hybrid sharding).
+No rank ever has the whole model in memory: it is built on the meta device, and each rank fills its shards after
+sharding. With an additional `replicate` axis, there are several copies of the sharded model (torch's hybrid sharding).
 
 In a pipeline, parameters stay gathered between forward and backward, because schedules that split the backward look for
 the autograd nodes of whole parameters and would lose gradients."""
@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from declarative_train.components.layers.modules.expert_ranks import OwnExperts
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.engine.axes.gradient_sync import GradientSync
-from declarative_train.engine.step.model_preparation import unit_modules
+from declarative_train.engine.step.model_preparation import find_unit_modules
 from declarative_train.engine.step.precision import shard_policy
 
 if TYPE_CHECKING:
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Shard the model in place. Return the GradientSync of the sharded model. `held`: this rank's part of the model, on
-    the meta device. `place`: this rank's position on the mesh."""
+def shard(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Shard the model in place, and return its GradientSync. `built`: this rank's part of the model, on the meta
+    device. `position`: this rank's position on the mesh. `runner`: runs forward and backward of a chunk."""
     own_axes = tuple(axis for axis in DATA_AXES if plan.layout.has(axis) and axis != "expert")
-    mesh = place.mesh[own_axes] if place.mesh_with_experts is None else place.mesh_with_experts
+    mesh = position.mesh[own_axes] if position.mesh_with_experts is None else position.mesh_with_experts
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
     assert sharding is not None
     # torch warns about units that return a view, since an in-place operation on it would lose a hook; here no layer and
     # no expression works in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    for modules, reshard in groups(held.model, plan.layout.units, sharding):
-        for experts in _find_experts(modules) if place.expert is not None else ():
+    for modules, reshard in find_gather_groups(built.model, plan.layout.units, sharding):
+        for experts in _find_experts(modules) if position.expert is not None else ():
             again = reshard is not False
-            fully_shard(experts, mesh=place.mesh[own_axes], reshard_after_forward=again, mp_policy=policy)
+            fully_shard(experts, mesh=position.mesh[own_axes], reshard_after_forward=again, mp_policy=policy)
         fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    if place.expert is not None:  # those outside of units
-        for experts in _find_experts(held.roots):
+    if position.expert is not None:  # those outside of units
+        for experts in _find_experts(built.roots):
             if not isinstance(experts, FSDPModule):
-                fully_shard(experts, mesh=place.mesh[own_axes], reshard_after_forward=False, mp_policy=policy)
+                fully_shard(experts, mesh=position.mesh[own_axes], reshard_after_forward=False, mp_policy=policy)
     roots: list[FSDPModule] = [
-        fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
+        fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in built.roots
     ]
     one_chunk = plan.layout.pipeline is not None or plan.batch.accumulation == 1
 
@@ -61,35 +61,34 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
             else:
                 root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
 
-    return GradientSync(call=held.model, finish=runner.finish, begin=begin)
+    return GradientSync(call=built.model, finish=runner.finish, begin=begin)
 
 
 def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the submodules of `modules` that contain the experts of this rank; the other ranks of `expert` have other
-    experts."""
+    """Yield the submodules of `modules` that contain experts of a mixture-of-experts layer."""
     for part in (part for module in modules for part in module.modules()):
         if isinstance(part, OwnExperts):
             yield part
 
 
-def groups(
+def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules whose parameters are gathered together, value of their argument `reshard_after_forward`).
-    Parameters of all other modules belong to the root module, and so does a tied parameter: neither of the two units
-    that use it could free it."""
+    """Yield the groups of modules whose parameters fully_shard gathers together, as (modules, argument
+    `reshard_after_forward` for them). `units`: names of the model's repeated blocks. Parameters in no group belong to
+    the root module. So do tied parameters, because neither of two groups that use a parameter could free it."""
     for unit in units:
         if unit not in sharding.shared:
-            yield from _group(model, (unit,), sharding.reshard)
-    yield from _group(model, sharding.first, sharding.reshard)
-    yield from _group(model, sharding.last, False)
+            yield from _make_group(model, (unit,), sharding.reshard)
+    yield from _make_group(model, sharding.first, sharding.reshard)
+    yield from _make_group(model, sharding.last, False)
 
 
-def _group(
+def _make_group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield one group: (the modules with these names, `reshard`). Modules that are on other ranks or have no parameters
-    are left out; if no module is left, yield nothing."""
-    found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
+    """Yield (the modules called `names`, `reshard`). Modules that are on other ranks or have no parameters are left
+    out; if no module is left, nothing is yielded."""
+    found = [module for module in find_unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

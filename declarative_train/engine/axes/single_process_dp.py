@@ -1,16 +1,17 @@
-"""Mode `dp`, data parallelism in one process: the rows are split, each slice is computed by a copy of the model
-(replica), and the outputs are joined.
+"""Data parallelism in one process, mode `dp`: the rows are split, a copy of the model (replica) computes each slice,
+and the outputs are joined.
 
-The loss is computed once, from the joined outputs, so that no gradients are averaged and the loss is scaled as in a
-single process.
+The loss is computed once, from the joined outputs. So gradients need no averaging, and the loss is scaled as without
+data parallelism.
 
-On CUDA this works like nn.DataParallel: parameters are copied to the devices in each forward, the replicas run in
-threads, and their gradients are summed on the first device. Here the replicas are created only once, since a copy of an
-fx.GraphModule is compiled again. On the CPU the replicas share the parameters and run one after the other: threads
-would cost more than they gain, and make the random numbers of dropout depend on timing (torch-facts, section 3).
+On CUDA, as in nn.DataParallel, each forward copies the parameters to the devices, the replicas run in threads, and
+their gradients are summed on the first device. Unlike there, the replicas are created only once, since a new copy of an
+fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after the other:
+threads would cost more than they gain, and the random numbers of dropout would depend on timing (torch-facts, section
+3).
 
-Rows are assigned to replicas as they are to the ranks of `ddp`: `microbatch_size` rows each. With a short batch, the
-last replicas get fewer rows, or none."""
+A replica gets the rows that a rank of `ddp` would get: `microbatch_size` rows each. In a short batch, the last replicas
+get fewer rows, or none."""
 
 from __future__ import annotations
 
@@ -35,18 +36,18 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Create a copy of the model (replica) on each device of the plan, and return the GradientSync of the replicas.
-    Evaluations use the first replica, which has the running statistics.
-    """
+def make_replicas(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Create a copy of the model (replica) on each device of the plan, and return the GradientSync that runs the
+    replicas. Evaluations use the first replica, which has the running statistics. `built`: the model; its `modules`
+    become the replicas. `runner`: runs forward and backward of a chunk."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
     if device.type == "cuda":
         devices = [torch.device("cuda", index) for index in layout.devices]
         runner.randomness.add(devices[1:])
-    replicas = Replicas(held.model, devices, plan.batch.microbatch_size, compute_dtype(plan.training))
-    held.modules = replicas.modules
+    replicas = Replicas(built.model, devices, plan.batch.microbatch_size, compute_dtype(plan.training))
+    built.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
         prepare_units(module, plan, groups)
     take_statistics = make_statistics_taker(replicas.modules[1:], device)
@@ -54,7 +55,7 @@ def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunne
     def finish(finite: torch.Tensor | None) -> None:
         statistics = take_statistics()
         if statistics is not None:
-            end_step(held.model, statistics, finite)
+            end_step(built.model, statistics, finite)
             replicas.copy_statistics()
         else:
             runner.finish(finite)
@@ -71,8 +72,8 @@ class Replicas:
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """Create a replica on each of the devices. `microbatch_size`: rows of a replica in a forward. `dtype`: dtype of
-        the parameters during a step; None: their own dtype."""
+        """Create a replica on each of the devices. `microbatch_size`: maximum rows per replica in a forward. `dtype`:
+        dtype in which the replicas on further CUDA devices get the parameters; None: the parameters' own dtype."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -94,12 +95,13 @@ class Replicas:
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """Clean up after a forward and its backward."""
+        """Clean up the groups of samples after a forward and its backward."""
         for groups in self.groups:
             groups.end()
 
     def copy_statistics(self) -> None:
-        """Copy the running statistics that training reads from the first replica to the others."""
+        """Copy running statistics from the first replica to the others, in layers that use running statistics in
+        training."""
         own, *others = (
             [part for part in module.modules() if getattr(part, "trains_with_statistics", False)]
             for module in self.modules
@@ -122,7 +124,8 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Return the inputs split into slices of at most one microbatch, each on the device of its replica."""
+        """Split each input into slices of at most one microbatch. Return the inputs of each slice; on CUDA they are on
+        the device of the slice's replica."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -153,8 +156,9 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a replica to its CUDA device without its parameters. Return the (module, name) at which copies of each
-        parameter must be set."""
+        """Move a replica to its CUDA device without its parameters, which each forward copies from the first replica.
+        Return for each parameter the (module, attribute) pairs at which the copy must be set. On the CPU, change
+        nothing and return []."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -168,10 +172,9 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that run `calls` under autocast in the dtype of the current thread, whatever thread calls them.
-    Autocast settings belong to a thread, and `parallel_apply` passes on whether autocast is on but not its dtype, so
-    bfloat16 would become float16. `device_type`: the kind of device, such as "cuda".
-    """
+    """Return functions that run `calls` under autocast in the dtype of the current thread, whichever thread runs them.
+    Autocast settings belong to a thread. `parallel_apply` tells its threads whether autocast is on, but not the dtype,
+    so bfloat16 would become float16. `device_type`: the kind of device, such as "cuda"."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -187,9 +190,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective that sums over the replicas of this process. `others`: the sum of the values of all replicas but the
-    first; `sum_` is called with the values of the first replica.
-    """
+    """Collective that sums a value over the replicas of this process. `others`: the sum over all replicas but the
+    first. `sum` adds it to the value of the first replica."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -202,9 +204,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function to call after each step. It takes the pending running statistics of `replicas`, which are all
-    replicas of the process but the first, and returns a ReplicaSum that adds them to those of the first replica, or
-    None if no node has running statistics."""
+    """Return a function to call after each step, which collects the statistics of the step from `replicas`: all
+    replicas of the process but the first. It returns a ReplicaSum that adds them to the statistics of the first
+    replica, or None if no layer has running statistics. `device`: device of the sum."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [
@@ -223,8 +225,8 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a group of samples (of a batch norm, for example) is larger than a replica's microbatch, so
-    that it would be split over several replicas."""
+    """Raise RunFailure if a layer computes over groups of samples (a batch norm, for example) that are larger than a
+    replica's microbatch. Such a group would be split over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

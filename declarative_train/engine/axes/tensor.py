@@ -1,9 +1,10 @@
-"""Tensor parallelism, the `tensor` axis: ranks that read the same rows, each of which computes some of the features,
-heads or vocabulary.
+"""Tensor parallelism, the `tensor` axis: its ranks read the same rows, and each rank computes some of the features,
+attention heads or vocabulary.
 
-The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts, as
-plain tensors that other axes can replicate or shard further; autograd functions around the layer sum its outputs and
-the gradients of its inputs over the ranks. Undivided parameters have the same value and gradient on all these ranks."""
+The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts, which
+are plain tensors, so that other axes can replicate or shard them. Autograd functions around the layer sum its outputs,
+and the gradients of its inputs, over the ranks. Parameters that are not divided have the same value and gradient on all
+these ranks."""
 
 from __future__ import annotations
 
@@ -33,22 +34,23 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
-    """Replace the divided layers of a model on the meta device, and of its pipeline stages, by this rank's parts.
-    `cuts`: the plan's division of the model. `place`: this rank's position on the mesh."""
-    ranks, model = _tensor_ranks(place), held.model
+def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
+    """Replace the divided layers of a model on the meta device by this rank's parts. `built`: the model, or this rank's
+    pipeline stages. `cuts`: how the plan divides layers and parameters over ranks. `position`: this rank's position on
+    the mesh."""
+    ranks, model = _tensor_ranks(position), built.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
         if node.kind in ("", "experts") or not has_module(model, path):  # another stage of a pipeline has it
             continue
         part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
-        between = _tensor_ranks(place, tokens)
+        between = _tensor_ranks(position, tokens)
         if node.kind == "inside":
             own = {name: cut.kind for name, cut in cuts.parts[path].items() if cut.kind not in ("", "experts")}
             part.divide_parts(own, between)  # type: ignore[operator]
         elif isinstance(part, nn.Linear):
             divided = divide_linear(part, node.kind, between)
-            for module in held.modules:
+            for module in built.modules:
                 if has_module(module, path):
                     module.set_submodule(path, divided)
         elif callable(begin := getattr(part, "divide", None)):  # not if the stage only holds a tied parameter of it
@@ -62,8 +64,8 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Make an undivided layer gather or split tokens as the plan says. A layer that reads and writes only its rank's
-    tokens is not changed."""
+    """Make the undivided layer `part` gather or split tokens as `tokens` says. A layer that computes every token by
+    itself needs no change if it reads and writes only this rank's tokens."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -75,7 +77,8 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Make a layer gather all tokens before it (`reads`) and keep only this rank's tokens of its output (`writes`)."""
+    """Add hooks to the layer `part`. `reads`: the tokens of all ranks are gathered for its inputs. `writes`: only this
+    rank's tokens of its output are kept."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(
@@ -87,41 +90,42 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
         part.register_forward_hook(lambda _, inputs, output: ranks.own_tokens(output))
 
 
-def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None:
-    """Make the losses of outputs that are divided accept the scores of only this rank's classes. `cuts`: the plan's
-    division of the model. `place`: this rank's position on the mesh.
-    """
+def divide_losses(objective: Objective, cuts: Cuts, position: MeshPosition) -> None:
+    """Prepare the losses of a classification whose scores are divided by class over the ranks of the `tensor` axis:
+    such a loss gets only the scores of this rank's classes. `cuts`: how the plan divides layers, parameters and outputs
+    over ranks. `position`: this rank's position on the mesh."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
-            module.divide(_tensor_ranks(place))  # type: ignore[operator]
+            module.divide(_tensor_ranks(position))  # type: ignore[operator]
 
 
-def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> TensorRanks:
-    assert place.tensor is not None
-    return TensorRanks(place.tensor) if tokens is None else TensorRanks(place.tensor, tokens.reads, tokens.writes)
+def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> TensorRanks:
+    assert position.tensor is not None
+    return TensorRanks(position.tensor) if tokens is None else TensorRanks(position.tensor, tokens.reads, tokens.writes)
 
 
-def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sharing` does, and also sums gradients of which each rank of `tensor` has
-    only a part. Its norm counts each parameter once."""
-    cuts, group = plan.layout.cuts, place.tensor
+def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
+    """Return a GradientSync that does what `sync` does, and then sums the gradients of undivided parameters of which
+    each rank of the `tensor` axis computed only a part. Its norm counts each parameter once. `built`: this rank's part
+    of the model. `position`: this rank's position on the mesh."""
+    cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None
-    cut_names = find_cuts(held.model).keys() - cuts.of_experts
+    cut_names = find_cuts(built.model).keys() - cuts.of_experts
 
     def reduce(optimizers: Optimizers) -> None:
-        sharing.reduce(optimizers)
-        named = dict(held.model.named_parameters())
+        sync.reduce(optimizers)
+        named = dict(built.model.named_parameters())
         found = [gradient for name in cuts.summed if name in named and (gradient := named[name].grad) is not None]
         sum_gradients([local_part(gradient) for gradient in found], group)
 
     def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         if not gradients:  # a stage may train nothing
-            return sharing.norm(gradients)
-        named = held.model.named_parameters()
+            return sync.norm(gradients)
+        named = built.model.named_parameters()
         in_parts = {id(item.grad) for name, item in named if name in cut_names and item.grad is not None}
         parts = [gradient for gradient in gradients if id(gradient) in in_parts]
         whole = [gradient for gradient in gradients if id(gradient) not in in_parts]
-        return norm_of_parts(sharing.norm, parts, whole, group)
+        return norm_of_parts(sync.norm, parts, whole, group)
 
-    return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)
+    return replace(sync, reduce=reduce, norm=norm, is_replicated=False)

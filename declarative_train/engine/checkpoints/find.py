@@ -1,4 +1,5 @@
-"""Choice of the checkpoint to load from a path: a checkpoint, the folder of a run, or the folder of a recipe's runs."""
+"""Choice of the checkpoint to load from a path, which is a checkpoint, the folder of a run, or the folder of all runs
+of a recipe."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ class NoCheckpoint(CheckpointFailure):
 
 
 def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
-    """Return (checkpoint to load from a path, reasons why others were skipped). Of a run, it is the best checkpoint, or
-    the newest if none is marked as best; of a folder of runs, the checkpoint of the newest run. `look`: the check for
-    damage. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint if there is none."""
+    """Return (the checkpoint to load from `path`, reasons why other checkpoints were skipped). For the folder of a run,
+    this is the best undamaged checkpoint, or the newest if none is marked as best; for a folder of runs, the checkpoint
+    of the newest run. `look`: function that checks a checkpoint for damage. Raises NoWholeCheckpoint if all checkpoints
+    are damaged or unfinished, and NoCheckpoint if there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -60,9 +62,10 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Find the checkpoint for each plan of initial values whose path is a run. Return (the plans with the paths of
-    these checkpoints, reasons why other checkpoints were skipped). `look`: the check for damage. Raises RunFailure if a
-    path has no checkpoint."""
+    """Find the checkpoints that give initial values (`model.weights`). `plans`: one for each source of values; its path
+    is a weights file, a run or a checkpoint. Return (the plans, in which the path of a run is replaced by that of the
+    checkpoint; reasons why other checkpoints were skipped). `look`: function that checks a checkpoint for damage.
+    Raises RunFailure if a path has no checkpoint."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

@@ -1,11 +1,12 @@
 """Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with two changes.
 
-- DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both can
-execute code from the file. Here metadata is read with an allow-list of classes, and other entries than tensors are
-rejected.
+- DCP reads its `.metadata` with `pickle.load`, and entries that are not tensors with
+`torch.load(weights_only=False)`: both can execute code from the file. Here metadata is read with a list of allowed
+classes, and entries that are not tensors are rejected.
 - Files are hashed while they are written, so that a manifest can contain their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `run/checkpoint.py` does so when training starts, before the first save."""
+Importing this module imports DCP (0.6 s). So `run/checkpoint.py` imports it when training starts, before the first
+save."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class AllowList(pickle.Unpickler):
-    """Unpickler for DCP's metadata that loads only classes known to be harmless."""
+    """Unpickler for DCP's metadata. It loads only the classes that metadata needs, and rejects all others."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, frozenset()):
@@ -106,7 +107,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """Write the collected pieces, and return the file descriptor, with which DCP forces the data to the disk."""
+        """Write the collected pieces, and return the file descriptor. DCP calls this to force the data to the disk."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
@@ -151,8 +152,8 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    """DCP's writer with retries (`retry`). Before any rank writes, the rank that coordinates the save calls `prepare`;
-    if this fails, the save fails on all ranks."""
+    """DCP's writer, which repeats failed operations (`retry`). Before any rank writes, the rank that coordinates the
+    save calls `prepare`; if this fails, the save fails on all ranks."""
 
     def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)
@@ -165,8 +166,8 @@ class Writer(FsspecWriter):
         self._prepare = prepare
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan unchanged. (DCP's own method creates the folder on every rank, while rank 0 may be emptying
-        it in `CheckpointStore.prepare`.)"""
+        """Return the plan unchanged. (DCP's own method would create the folder on every rank, while rank 0 may be
+        emptying the folder in `CheckpointStore.prepare`.)"""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -179,13 +180,13 @@ class Writer(FsspecWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         finish = super().finish
-        self.shapes = {name: list(size) for name, (size, _) in tensors_in(metadata).items()}
+        self.shapes = {name: list(size) for name, (size, _) in list_tensors(metadata).items()}
         self._retry(lambda: finish(metadata, results))
         metadata.state_dict_metadata, metadata.storage_data = {}, {}  # DCP sends the object to all ranks
 
 
 class Reader(FsspecReader):
-    """DCP's reader for metadata that was already read."""
+    """DCP's reader, with metadata that was read before: DCP does not read the metadata file again."""
 
     def __init__(self, path: str, metadata: Metadata) -> None:
         super().__init__(path)
@@ -196,7 +197,7 @@ class Reader(FsspecReader):
 
 
 class TensorsOnly(PartLoadPlanner):
-    """Load planner that rejects entries that are not tensors, because DCP would unpickle them."""
+    """DCP load planner that rejects entries that are not tensors, because DCP would unpickle them."""
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
@@ -220,13 +221,13 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors to the folder `path`, which `prepare` creates empty. Return ({file of this rank: size and
-    checksum}, {tensor: shape}); the second is filled only on the rank that coordinates the save, with the tensors of
-    all ranks.
+    """Write tensors into the folder `path`. Return ({file written by this rank: its size and checksum}, {tensor:
+    shape}). The second dict has the tensors of all ranks, but is empty except on the rank that coordinates the save.
 
-    All ranks of `group` (None: all ranks) must call this together; with `alone`, only this process writes. `cuts`: this
-    rank's parts of tensors that the axis `tensor` or `expert` divides. Raises OSError, and PeerFailure if another rank
-    failed."""
+    All ranks of `group` (None: all ranks) must call this together; with `alone`, only this process writes. `cuts`: for
+    each tensor that the axis `tensor` or `expert` divides, which part this rank has. `retry`: repeats failed
+    operations; None: nothing is repeated. `prepare`: function that creates the empty folder. Raises OSError, and
+    PeerFailure if another rank failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -234,13 +235,13 @@ def save_tensors(
         with silence_warnings():
             save(plain, storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
     except CheckpointException as error:  # a BaseException
-        raise cause_of(error, alone) from error
+        raise find_cause(error, alone) from error
     return writer.files, writer.shapes
 
 
 def parse_metadata(text: bytes) -> Metadata:
-    """Return DCP's metadata from the bytes of its file. Raises CheckpointFailure if it contains anything but
-    tensors."""
+    """Return DCP's metadata from the content of its file. Raises CheckpointFailure if the file contains other classes
+    than metadata needs."""
     found = AllowList(io.BytesIO(text)).load()
     if not isinstance(found, Metadata):
         raise CheckpointFailure("the checkpoint's metadata is not valid")
@@ -257,25 +258,26 @@ def load_tensors(
     cuts: Mapping[str, RankCut] = NO_CUTS,
     metadata: Metadata | None = None,
 ) -> None:
-    """Fill the tensors `into`, in place, from a checkpoint saved under any layout. `alone`: only this process loads;
-    otherwise all ranks must call this together. `cuts`: as in `save_tensors`. `metadata`: that of the checkpoint; None:
-    it is read. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    """Fill the tensors `into`, in place, from the checkpoint at `path`, which may have been saved under another layout.
+    `alone`: only this process loads; otherwise all ranks must call this together. `cuts`: for each tensor that the axis
+    `tensor` or `expert` divides, which part this rank has. `metadata`: the checkpoint's metadata; None: it is read from
+    the file. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:
         with silence_warnings():
             load(plain, storage_reader=reader, planner=TensorsOnly(parts), no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        cause = cause_of(error, alone)
+        cause = find_cause(error, alone)
         if isinstance(cause, CheckpointFailure | PeerFailure):
             raise cause from None
         raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
 
 
-def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """Return the cause of a failed save or load on this rank. `error`: DCP's exception, which has the errors of all
-    ranks. If only other ranks failed, return a PeerFailure that names the first of them. `alone`: only this process
-    took part."""
+def find_cause(error: CheckpointException, alone: bool) -> BaseException:
+    """Return why a save or load failed on this rank. `error`: DCP's exception, which contains the errors of all ranks.
+    If only other ranks failed, return a PeerFailure with the error of one of them. `alone`: only this process took
+    part."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
@@ -283,13 +285,13 @@ def cause_of(error: CheckpointException, alone: bool) -> BaseException:
     return PeerFailure(f"rank {number} failed: {explain(cause)}")
 
 
-def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return {tensor in a checkpoint: (shape, dtype)}. Raises CheckpointFailure."""
-    return tensors_in(parse_metadata(read_metadata(path)))
+def describe_tensors(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return {name of each tensor in the checkpoint at `path`: (shape, dtype)}. Raises CheckpointFailure."""
+    return list_tensors(parse_metadata(read_metadata(path)))
 
 
-def tensors_in(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return {tensor in DCP's metadata: (shape, dtype)}."""
+def list_tensors(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return {name of each tensor in DCP's metadata: (shape, dtype)}."""
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.state_dict_metadata.items()
@@ -299,7 +301,7 @@ def tensors_in(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 @contextmanager
 def silence_warnings() -> Generator[None, None, None]:
-    """Suppress DCP's warning about saving or loading in a single process, within the `with` block."""
+    """Suppress all warnings within the `with` block: DCP warns about saving or loading in a single process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,6 +1,8 @@
-"""Parts of tensors in a checkpoint: parameters that `tensor` or `expert` divides, as blocks of the whole tensor.
+"""Parts of tensors in a checkpoint. If the axis `tensor` or `expert` divides a parameter, each rank saves and loads its
+part as blocks of the whole tensor.
 
-DCP's own sharded tensors cannot have several blocks per rank, as a fused `qkv` has; DCP's planners can."""
+A rank can have several blocks of a tensor, for example of a fused `qkv`. DCP's sharded tensors do not support this, but
+its planners do."""
 
 from __future__ import annotations
 
@@ -24,9 +26,8 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part of a tensor that an axis divides. `size`: the shape of the whole tensor. `blocks`: the part as
-    blocks, {position of the block's first element in the whole tensor: block}.
-    """
+    """This rank's part of a tensor that an axis divides. `size`: the shape of the whole tensor. `blocks`: {position of
+    the block's first element in the whole tensor: values of the block}."""
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]
@@ -40,8 +41,9 @@ class Part:
         return self.blocks[index.offset]
 
 
-def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
-    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides. The tensor may be sharded too."""
+def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
+    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides as `cut` says. `tensor`: the local
+    values, which may be sharded in addition."""
     blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
     return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
 
@@ -49,14 +51,14 @@ def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Return (the tensors without an entry in `cuts`, which DCP handles itself; the Parts of the other tensors), both
-    by name."""
+    """Divide `tensors` into those that DCP can save by itself and those that an axis divides. Return (tensors without
+    an entry in `cuts`, Parts of the other tensors), both by name."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
-    return plain, {name: part_of(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
+    return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """DCP save planner that also writes Parts."""
+    """DCP save planner that, in addition to tensors, writes Parts."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -81,7 +83,7 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """DCP load planner that also fills Parts."""
+    """DCP load planner that, in addition to tensors, fills Parts."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -1,4 +1,4 @@
-"""Retries for an object store that is temporarily unreachable or refuses requests."""
+"""Retries of a save, for an object store that is temporarily unreachable or refuses requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Retries of the operations of one save. `limit_s`: after the first failure, operations are repeated for this many
-    seconds, counted for all operations together; 0 (a local disk): no retries.
+    """Function that runs the operations of one save and repeats those that fail. `limit_s`: operations may be repeated
+    for this many seconds after the first failure of the save; 0 (a local disk): nothing is repeated.
 
-    `reason`: why the current operation failed last; None if it did not fail. Other threads may read it."""
+    `reason`: why the current operation failed last; None if it did not fail. Other threads may read this."""
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None
@@ -31,13 +31,13 @@ class Retry:
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether the current operation has failed or takes unusually long."""
+        """Return whether the current operation has failed, or has taken longer than `LATE_S`."""
         begun_s = self._begun_s
         return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
-        """Repeat an operation until it succeeds, and return its result. Raises the operation's last exception when the
-        time is over, and exceptions of `FINAL` at once."""
+        """Run `operation` until it succeeds, and return its result. If the time limit is over, raise the operation's
+        last exception. Exceptions of the classes `FINAL` are raised at once."""
         pause_s = FIRST_PAUSE_S
         while True:
             self._begun_s = time.monotonic()
@@ -61,5 +61,5 @@ class Retry:
 
 
 def retry_on(is_local: bool) -> Retry:
-    """Return the Retry for a save. On a local disk (`is_local`) it never retries."""
+    """Return the Retry for a save: on a local disk (`is_local`), one that never repeats an operation."""
     return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))

@@ -4,9 +4,10 @@
                                     .metadata, __0_0.distcp, ...
 
 A folder without a manifest is unfinished: a save or a removal was interrupted. A checkpoint is damaged if its manifest
-was changed or the sizes of its files differ from the manifest. Both kinds are never used or counted. Changed content is
-found only by reading the files, so a checkpoint is read in full before a run resumes from it (`newest`). On a local
-disk a checkpoint is written under another name and then renamed."""
+was changed, or if sizes or checksums of its files differ from the manifest. Unfinished and damaged checkpoints are
+never used or counted. Checksums need a full read of the files, so they are checked only before a run resumes from a
+checkpoint (`newest`); manifest and sizes are checked whenever checkpoints are listed. On a local disk a checkpoint is
+written under another name and then renamed."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """Complete checkpoint in a store. `manifest`: its content as data, with sizes and checksums of the files."""
+    """Complete checkpoint in a store. `manifest`: the content of its manifest, with sizes and checksums of the
+    files."""
 
     step: int
     path: str
@@ -42,13 +44,14 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return the entry with only every `num_parts`-th file, from file `part` on: the files that one of several
-        ranks checks."""
+        """Return the entry with only some of its files: those that rank `part` of `num_parts` ranks checks, which are
+        every `num_parts`-th file."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 
     def without_files(self) -> CheckpointEntry:
-        """Return the entry without its table of files, which is large and not needed on other ranks."""
+        """Return the entry without its table of files. The table is large, and ranks other than rank 0 do not need
+        it."""
         return CheckpointEntry(self.step, self.path, self.manifest | {"files": {}})
 
 
@@ -58,8 +61,8 @@ DamageCheck = Callable[
 
 
 class CheckpointStore:
-    """Store of the checkpoints of one run: it lists, checks, publishes and removes them. `root`: a folder or any fsspec
-    URL."""
+    """Store of the checkpoints of one run: it lists, checks, publishes and removes them. `root`: a folder, or a URL
+    that fsspec can open."""
 
     def __init__(self, root: str) -> None:
         from fsspec.core import url_to_fs
@@ -77,7 +80,7 @@ class CheckpointStore:
         return bytes(self._fs.cat_file(path)).decode("utf-8", "replace")
 
     def folders(self) -> list[str]:
-        """Return the paths of all checkpoint folders in the store, unfinished ones too."""
+        """Return the paths of all checkpoint folders in the store, including unfinished ones."""
         if not self._fs.exists(self.root):
             return []
         found = self._fs.ls(self.root, detail=True)
@@ -87,12 +90,13 @@ class CheckpointStore:
         return f"{self.root}/step_{step:08d}"
 
     def partial_path(self, step: int) -> str:
-        """Return the path to which a new checkpoint is written: a temporary name on a local disk, the final path at a
-        URL, since an object store cannot rename folders. There, only the manifest marks a checkpoint as complete."""
+        """Return the path to which the new checkpoint of `step` is written. On a local disk this is a temporary name.
+        At a URL it is the final path, since an object store cannot rename folders, and only the manifest marks the
+        checkpoint as complete."""
         return f"{self.root}/.step_{step:08d}{_PARTIAL}" if self.is_local else self.path(step)
 
     def prepare(self, step: int) -> str:
-        """Create an empty folder for a new checkpoint, and return its path."""
+        """Create an empty folder for the new checkpoint of `step`, and return its path."""
         path = self.partial_path(step)
         self._remove(path)
         self._fs.makedirs(path, exist_ok=True)
@@ -109,8 +113,8 @@ class CheckpointStore:
         return {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def publish(self, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
-        """Write the manifest, which makes the checkpoint complete. Call it when all other files are written. Return the
-        entry of the checkpoint."""
+        """Complete the checkpoint of `step` by writing its manifest, and return its entry. Call this after all other
+        files are written."""
         partial, final = self.partial_path(step), self.path(step)
         self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
@@ -120,13 +124,14 @@ class CheckpointStore:
         return CheckpointEntry(step, final, manifest)
 
     def discard(self, step: int) -> None:
-        """Remove a checkpoint whose save failed. At a URL its files stay until old checkpoints are removed."""
+        """Remove the checkpoint of `step`, whose save failed. At a URL nothing is removed: `retain` removes the files
+        later."""
         if self.is_local:
             self._remove(self.partial_path(step))
 
     def _replace(self, partial: str, final: str) -> None:
-        """Rename a new checkpoint from its temporary path `partial` to `final`. If there is already a checkpoint of
-        this step, because the run resumed from an earlier one, it is removed only after the renaming."""
+        """Rename a new checkpoint from its temporary path `partial` to `final`. There may already be a checkpoint of
+        this step, if the run resumed from an earlier one; it is removed only after the renaming."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -137,8 +142,8 @@ class CheckpointStore:
         self._remove(replaced)
 
     def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
-        """Return (complete checkpoints, the newest first; reasons why others were left out). Manifest and file sizes
-        are checked."""
+        """Return (complete checkpoints, the newest first; reasons why others were left out). Manifests and file sizes
+        are checked, but not checksums."""
         whole, skipped = [], []
         for step in self._steps():
             try:
@@ -148,8 +153,8 @@ class CheckpointStore:
         return sorted(whole, key=lambda entry: -entry.step), skipped
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
-        """Return (the newest undamaged checkpoint or None, reasons why newer ones were skipped). `look`: the check of
-        the files' content."""
+        """Return (the newest undamaged checkpoint or None, reasons why newer ones were skipped). `look`: function that
+        checks the files of a checkpoint; None: `damage`."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)
@@ -159,9 +164,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all checkpoints that are older than the newest `keep`, except that of `best_step`, and unfinished or
-        damaged ones that are as old. Return the removed paths. Only the first call reads the existing manifests, which
-        list a file for each rank."""
+        """Keep the newest `keep` complete checkpoints and that of `best_step`, and remove all older ones, including
+        unfinished and damaged ones. Return the removed paths. Only the first call reads the existing manifests, because
+        they are large with many ranks."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]
@@ -173,8 +178,8 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove everything that interrupted saves and removals left. Only the process with the run's lock (`RunLock`)
-        may call it."""
+        """Remove what interrupted saves and removals left on a local disk; at a URL, do nothing. Return the removed
+        paths. Only the process that has the run's lock (`RunLock`) may call this."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
         names = os.listdir(self._local(self.root))
@@ -185,7 +190,7 @@ class CheckpointStore:
         return left
 
     def _steps(self) -> list[int]:
-        """Return the steps that have a checkpoint folder, unfinished ones too, in increasing order."""
+        """Return the steps that have a checkpoint folder, including unfinished ones, in increasing order."""
         self._fs.invalidate_cache()
         try:  # `exists` is also False where a store does not answer
             names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
@@ -194,8 +199,8 @@ class CheckpointStore:
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
-        """Remove a checkpoint, its manifest first, so that an interrupted removal leaves nothing that looks
-        complete."""
+        """Remove the checkpoint folder at `path`. The manifest is removed first, so that a checkpoint whose removal is
+        interrupted does not look complete."""
         if not self._fs.exists(path):
             return
         if self._fs.exists(f"{path}/{MANIFEST}"):
@@ -208,7 +213,7 @@ class CheckpointStore:
 
 def read_entry(path: str) -> CheckpointEntry:
     """Return the entry of the checkpoint at a path. Raises CheckpointFailure if its manifest was changed, or files are
-    missing or have other sizes."""
+    missing or differ in size from the manifest."""
     from fsspec.core import url_to_fs
 
     path = path.rstrip("/")
@@ -223,7 +228,7 @@ def read_entry(path: str) -> CheckpointEntry:
 
 
 def read_metadata(path: str) -> bytes:
-    """Return the bytes of the file with DCP's metadata in a checkpoint. Raises CheckpointFailure."""
+    """Return the content of the file with DCP's metadata in the checkpoint at `path`. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path)
@@ -234,7 +239,7 @@ def read_metadata(path: str) -> bytes:
 
 
 def damage(entry: CheckpointEntry) -> str | None:
-    """Read all files of a checkpoint. Return why it is damaged, or None."""
+    """Check the checksums of all files of a checkpoint. Return why the checkpoint is damaged, or None if it is not."""
     from concurrent.futures import ThreadPoolExecutor
 
     names = sorted(entry.manifest["files"])
@@ -245,8 +250,8 @@ def damage(entry: CheckpointEntry) -> str | None:
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Return why a checkpoint is damaged, or None, as `damage` does; of a large checkpoint, only the sizes of the files
-    are checked. For callers that cannot wait."""
+    """Check a checkpoint as `damage` does if it has at most `HASTY_BYTES`; of a larger one, assume that it is
+    undamaged. Return why it is damaged, or None. For callers that cannot wait."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

@@ -1,5 +1,5 @@
-"""Checkpoints of many ranks: what the ranks check, read and record together. Messages do not grow with the number of
-ranks, except those that rank 0 or the first rank of a node collects."""
+"""Checkpoints of many ranks: what the ranks check, read and record together. The size of a message does not grow with
+the number of ranks, except for messages to rank 0 or to the first rank of a node."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ MOST_WRITERS = 1024  # of a checkpoint: rank 0 plans the tensors of each
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """gloo groups for messages between ranks that pass through their node.
+    """gloo groups of ranks for messages that are collected on each node first. A node is a machine.
 
-    `node`: the ranks of this node; None: all ranks. `first`: the rank that communicates with the other nodes. `firsts`:
-    the first ranks of all nodes, only on these ranks and only for writing; None if there is one node."""
+    `node`: the ranks of this node; None: all ranks. `first`: the rank of this node that communicates with the other
+    nodes. `firsts`: the `first` ranks of all nodes. It exists only on these ranks, and only in groups for writing; None
+    if there is one node."""
 
     first: int = 0
     node: ProcessGroup | None = None
@@ -51,17 +52,17 @@ class NodeGroups:
         return distributed.get_rank() == self.first
 
     def gather(self, mine: object) -> list[Any] | None:
-        """Collect the object `mine` of each rank of this node. Return the list on the node's first rank, None on the
-        others."""
+        """Collect the objects that the ranks of this node pass as `mine`. Return the list on the node's first rank,
+        None on the others."""
         return self._gather(mine, self.node, self.first)
 
     def gather_nodes(self, mine: object) -> list[Any] | None:
-        """Collect the object `mine` of the first rank of each node; only these ranks may call it. Return the list on
-        rank 0, None on the others."""
+        """Collect the objects that the first ranks of all nodes pass as `mine`; only these ranks may call this. Return
+        the list on rank 0, None on the others."""
         return self._gather(mine, self.firsts, 0)
 
     def share(self, mine: object) -> Any:
-        """Send the object `mine` of this node's first rank to all ranks of the node, and return it."""
+        """Send the object that this node's first rank passes as `mine` to all ranks of the node. Return this object."""
         found = [mine]
         distributed.broadcast_object_list(found, self.first, group=self.node)
         return found[0]
@@ -75,9 +76,9 @@ class NodeGroups:
 
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
-    """Groups of ranks that save and load together. `writes`: whether this rank writes part of each checkpoint.
-    `writers`: the group of the ranks that write (None: all ranks); `writing`: the groups for their messages by node.
-    `reading`: the groups of all ranks by node; None in a single process."""
+    """Groups of the ranks that save and load checkpoints together. `writes`: whether this rank writes part of each
+    checkpoint. `writers`: the ranks that write (None: all ranks); `writing`: their groups by node. `reading`: groups of
+    all ranks by node; None in a single process."""
 
     writes: bool = True
     writers: ProcessGroup | None = None
@@ -89,8 +90,8 @@ ALONE = SavingGroups()
 
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
-    """Return the groups of this rank; all ranks must call this. A thread that saves in the `background` gets groups of
-    its own, unless rank 0 writes everything (`by_rank_0`)."""
+    """Return this rank's SavingGroups; all ranks must call this. `background`: a thread saves while training continues,
+    so it needs its own groups, unless rank 0 writes everything (`by_rank_0`)."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -102,8 +103,9 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. Ranks with copies of the same data share the work;
-    there are at most `MOST_WRITERS` writers, unless a single copy of the model needs more."""
+    """Return the ranks that write a checkpoint, rank 0 among them. If several ranks have copies of the same data, they
+    share the work. There are at most `MOST_WRITERS` writers, unless one copy of the model is divided over more
+    ranks."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -112,10 +114,9 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the groups of the ranks `members`, which must all call this, by node. `everyone`: an existing group of
-    them, which is used if all are on one node. `limit`: time limit of messages. `firsts` is made only if the ranks
-    write (`writes`), and made last, because torch names a group by its ranks and by the number of groups that a rank
-    has."""
+    """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: existing group of these
+    ranks, used if all are on one node. `limit`: time limit of messages. `writes`: whether to make `firsts` too. It is
+    made last, because torch names a group by its ranks and by the number of groups that a rank already has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -128,7 +129,8 @@ def make_node_groups(
 
 
 def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
-    """Return a gloo group of these ranks. Only they may call this."""
+    """Return a gloo group of the given ranks. These ranks, and no others, must call this. `limit`: time limit of
+    messages."""
     made: ProcessGroup = distributed.new_group(
         list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True
     )
@@ -138,10 +140,11 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect from all ranks the rows of files and the numbers for a manifest. Return on rank 0 (rows of files, rows of
-    lists of files, numbers), on the others empty dicts. With several nodes, the first rank of each writes a list of the
-    node's files into the checkpoint, and the manifest refers to these lists. Raises PeerFailure if another node's rank
-    cannot write, and the errors of `store.write`."""
+    """Collect what a manifest contains from all ranks: the sizes and checksums of `files`, and `numbers` by name.
+    Return on rank 0 (entries of files, entries of lists of files, numbers), on other ranks empty dicts. With several
+    nodes, the first rank of each node writes a list of the node's files into the checkpoint, and the manifest refers to
+    these lists. Raises PeerFailure if the first rank of another node cannot write its list, and the errors of
+    `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}
@@ -168,9 +171,9 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
-    """Check every byte of the checkpoint at a path, and return its entry without the table of files. Rank 0 reads the
-    manifest and the sizes, and each rank reads its share of the files. `nodes`: None in a single process. Raises
-    CheckpointFailure on all ranks or on none."""
+    """Check every byte of the checkpoint at `path`, and return its entry; with several ranks, without the table of
+    files. Rank 0 reads the manifest and checks the sizes, and each rank reads its share of the files. `nodes`: None in
+    a single process. Raises CheckpointFailure on all ranks or on none."""
     if nodes is None:
         entry = read_entry(path)
         if (why := damage(entry)) is not None:
@@ -203,8 +206,8 @@ def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
 
 
 def read_once(path: str, nodes: NodeGroups | None) -> bytes:
-    """Return the bytes of DCP's metadata file in a checkpoint. One rank of each node reads it and sends it to the
-    others; `nodes` None: this rank reads it itself. Raises CheckpointFailure."""
+    """Return the content of the file with DCP's metadata in the checkpoint at `path`. The first rank of each node reads
+    the file and sends it to the node's other ranks. `nodes`: None in a single process. Raises CheckpointFailure."""
     if nodes is None:
         return read_metadata(path)
     found: bytes | CheckpointFailure = b""

@@ -1,1 +1,1 @@
-"""Computation of one rank in a step: the model, the objective, gradients, the update."""
+"""Computation of one rank in an optimizer step: the model, the loss, gradients, the update."""

@@ -1,5 +1,4 @@
-"""Compilation of units (the model's repeated blocks) by torch's compiler: equal blocks are compiled once, and all are
-compiled.
+"""Compilation of the model's units (its repeated blocks) by torch's compiler. Equal units share one compiled program.
 
 Every block is an `fx.GraphModule` with its own class and `forward`, which the compiler treats as different code: 32
 equal transformer blocks would be compiled 32 times. So if two blocks differ only in the values of tensors, the second
@@ -24,8 +23,9 @@ PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths: int = 1) -> None:
-    """Compile units in place; names of parameters stay the same. The output layer of a loss with `chunks` is not
-    compiled. `num_lengths`: number of length buckets; there is a program for each, which knows its shapes."""
+    """Compile the modules `units` of the model `module` in place; names of parameters stay the same. The output layer
+    of a loss with `chunks` is not compiled. `num_lengths`: number of length buckets; with several, a program is
+    compiled for each, with fixed shapes."""
     from torch.compiler import config
 
     for part in module.modules():
@@ -41,36 +41,38 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths:
 
 
 def compile_losses(modules: Iterable[nn.Module]) -> None:
-    """Compile the sums of cross entropies in place. Uncompiled, the conversion of scores to float32, their softmax and
-    the backward of both each read and write all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and
-    50,304 classes in bf16."""
+    """Compile the cross-entropy losses among `modules` in place. Uncompiled, the conversion of scores to float32, their
+    softmax and the backward of both each read and write all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384
+    tokens and 50,304 classes in bf16."""
     for module in losses_to_compile(modules):
         module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
 
 
 def losses_to_compile(modules: Iterable[nn.Module]) -> Iterator[OverClasses]:
-    """Yield the cross entropies, except those whose classes are divided over ranks, since they communicate."""
+    """Yield the cross-entropy losses among `modules`, except those whose classes are divided over ranks, since they
+    communicate."""
     for module in modules:
         if isinstance(module, OverClasses) and isinstance(module.function, CrossEntropyFunction):
             yield module
 
 
 def share_classes(module: nn.Module) -> None:
-    """Give blocks that differ only in the values of tensors the same class, innermost blocks first."""
+    """Give the same class to blocks within `module` that differ only in the values of tensors, innermost blocks
+    first."""
     seen: dict[Hashable, type[fx.GraphModule]] = {}
 
     def visit(part: nn.Module) -> None:
         for child in part.children():
             visit(child)
         if isinstance(part, fx.GraphModule):
-            part.__class__ = seen.setdefault(_makeup(part), type(part))
+            part.__class__ = seen.setdefault(_make_class_key(part), type(part))
 
     visit(module)
 
 
-def _makeup(part: fx.GraphModule) -> Hashable:
-    """Return a key that is equal for blocks that may share a class: their code, called functions, settings of modules,
-    and the names, shapes and dtypes of tensors."""
+def _make_class_key(part: fx.GraphModule) -> Hashable:
+    """Return a key that is equal for two blocks if they may share a class. It contains their code, called functions,
+    settings of modules, and the names, shapes and dtypes of tensors."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

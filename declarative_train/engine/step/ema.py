@@ -1,7 +1,8 @@
 """Moving average of the trained parameters (`training.ema`), updated after each optimizer step.
 
-The averages are sharded like the parameters, so their update needs no communication. Polyak and Juditsky, 1992; as a
-moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan has the decay for each step."""
+The averages are sharded like the parameters, so their update needs no communication. The plan has the decay for each
+step. Averaging is described by Polyak and Juditsky, 1992; as a moving average by Tarvainen and Valpola,
+https://arxiv.org/abs/1703.01780."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from declarative_train.engine.collectives import local_part
 
 
 class Average:
-    """Moving averages of parameters; `tensors`: parameter's name -> average. An average starts at the parameter's
-    value."""
+    """Moving averages of parameters. `tensors`: {name of a parameter: its average}. An average starts at the
+    parameter's value."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
@@ -27,8 +28,8 @@ class Average:
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
         """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: a bool tensor on the
-        device, which the host does not wait for; if it is false, the optimizer skipped the step, and the averages stay
-        unchanged. None: the step was made."""
+        device; if it is false, the optimizer skipped the step, and the averages do not change. The host does not wait
+        for its value. None: the step was not skipped."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:
@@ -48,14 +49,14 @@ class Average:
 
     @torch.no_grad()
     def begin_again(self) -> None:
-        """Restart the averages from the current parameters."""
+        """Set each average to the current value of its parameter."""
         for own, held in zip(self._own, self._held, strict=True):
             own.copy_(held)
 
 
 def forget_gathered(model: nn.Module) -> None:
-    """Free parameters that fully_shard keeps gathered after a forward, since they still have the values before a
-    change."""
+    """Free the whole parameters that fully_shard keeps after a forward. Call this after shards were changed, because
+    the whole parameters still have the old values."""
     for part in model.modules():
         reshard: Any = getattr(type(part), "reshard", None)
         if callable(reshard):

@@ -1,5 +1,5 @@
-"""Path of a batch on a rank: from the host to the device, through the graph of the nodes that use fields alone
-(`batch_graph`), through the model, to the values that losses and metrics read."""
+"""Path of a batch on a rank: from the host to the device, through the nodes that use fields alone (`batch_graph`),
+through the model, to the values that losses and metrics read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows of a batch that one forward computes, on the device of the model, with the values that were computed from
-    their fields."""
+    """Rows of a batch that one forward computes, on the device of the model. `tensors`: fields of these rows, and
+    values computed from fields alone, by name. `num_rows`: number of rows without padding. `row_weight`: 0 for rows
+    that are padding; None if all rows are real."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -32,8 +33,8 @@ class Chunk:
 
 
 class ForwardPath:
-    """Path of a batch on a rank. The model is not part of it: methods receive it as `call`, since it may be wrapped.
-    `positions`: the ranks of the `context` axis, which divide the positions of each row."""
+    """Path of a batch on a rank. The model is not part of it: methods get the function that runs the model as `call`.
+    `positions`: the ranks of the `context` axis, which divide the positions of each row; None without this axis."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -53,7 +54,8 @@ class ForwardPath:
         self.positions: ContextRanks | None = None
 
     def chunk(self, batch: Batch) -> Chunk:
-        """Copy a batch to the device and compute the values that depend on its fields alone."""
+        """Copy a batch to the device and compute the values that depend on fields alone. With the `context` axis, keep
+        only the positions of this rank."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
             device, hastens = self._device, self._hastens
@@ -75,12 +77,12 @@ class ForwardPath:
         return Chunk(tensors, batch.num_rows, row_weight)
 
     def inputs(self, chunk: Chunk) -> list[torch.Tensor]:
-        """Return the model's inputs in the order of its arguments."""
+        """Return the values of a chunk that are inputs of the model, in the order of the model's arguments."""
         tensors = chunk.tensors
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model (`call`). Return all values that losses and metrics may read, by name."""
+        """Run the model on a chunk by `call`. Return its outputs and the entries of the batch in one dict, by name."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
@@ -95,8 +97,8 @@ class ForwardPath:
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return a context manager with torch's autocast for bf16 and fp16, which chooses the dtype of each operation
-        (see `precision`)."""
+        """Return a context manager that switches on torch's autocast in bf16 and fp16 runs; in other runs it does
+        nothing."""
         if self._compute_dtype is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._compute_dtype)

@@ -1,10 +1,9 @@
-"""Frozen weights of a model with adapters: checkpoints refer to the file that has these weights instead of containing
-them.
+"""Frozen weights of a model with adapters. Checkpoints do not contain these weights: they refer to the files that do.
 
-An entry of a manifest's `base` has: `weights`, how tensors of the files become parameters; `names`, these parameters,
-with all names of tied ones; `dtype`, their dtype; `files`, size and SHA-256 of each file (for a file of more than
-`WHOLE_BYTES`: SHA-256 of its header and of a piece from the middle of each tensor); `from_here`, the path of the files
-relative to the checkpoint, so that both can be moved together."""
+A reference is an entry of the manifest's list `base`: `weights`, how tensors of the files become parameters; `names`,
+{parameter: its further names if it is tied}; `dtype` of the parameters; `files`, size and SHA-256 of each file (for a
+file of more than `WHOLE_BYTES`: SHA-256 of its header and of a piece from the middle of each tensor); `from_here`, the
+path of the files relative to the checkpoint, so that both can be moved together."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ import torch
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.engine.step.tensor_files import Tensors, add_rows, join_rows, open_tensors, under_names
+from declarative_train.engine.step.tensor_files import Tensors, add_rows, join_rows, open_tensors, rename_tensors
 from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
@@ -36,9 +35,9 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return (file, {parameter whose value comes from the file and stays frozen: all its names}) for each such file; []
-    if checkpoints contain all parameters. Only published files count; parameters from earlier runs or other kinds of
-    files are saved in the checkpoint."""
+    """Return the files to which checkpoints refer, as (file, {parameter that stays frozen and whose value comes from
+    the file: its further names}); [] if checkpoints contain all parameters. Only `.safetensors` files count; frozen
+    parameters from other files or from earlier runs are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -77,7 +76,8 @@ def _is_filled(weights: WeightsPlan, name: str) -> bool:
 
 
 def record_base(plan: Plan) -> list[Record]:
-    """Return the entries of a manifest's `base` for a plan. Raises RunFailure if a file is missing."""
+    """Return the references to files with frozen weights for a checkpoint of this plan. Raises RunFailure if a file is
+    missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
         {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
@@ -90,8 +90,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return an entry of `base` with the path of its files relative to the checkpoint, if both are on this machine;
-    otherwise the same entry."""
+    """Return the reference `record` with the path of its files relative to the folder `checkpoint`, if both are on this
+    machine; otherwise `record` unchanged."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -99,8 +99,8 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return an entry of `base` with the current path of its files: as written, or relative to the checkpoint if both
-    were moved together. Raises CheckpointFailure if the files are missing or changed."""
+    """Return the reference `record` with the current path of its files: the recorded path, or the path relative to the
+    folder `checkpoint` if both were moved together. Raises CheckpointFailure if the files are missing or changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -125,13 +125,14 @@ def locate_files(record: Record, checkpoint: str) -> Record:
     raise CheckpointFailure(f"{message}; help: restore it there, or make a link to its new place")
 
 
-def source_of(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters of an entry of `base` by name, read from its files when they are needed. `checkpoint`: the
-    path of the checkpoint with this entry. Raises CheckpointFailure if the files are missing or changed."""
+def open_base(record: Record, checkpoint: str) -> Tensors:
+    """Return the parameters to which a checkpoint refers, by name; values are read from the files when they are needed.
+    `record`: the reference. `checkpoint`: folder of the checkpoint. Raises CheckpointFailure if the files are missing
+    or changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:
-        source = under_names(source, weights.tensors, weights.rename)
+        source = rename_tensors(source, weights.tensors, weights.rename)
     prefix = f"{weights.node}." if weights.node else ""
     parts = {}
     made = {} if weights.tensors is not None else resolve_joins(source.shapes, weights.rename)
@@ -165,7 +166,8 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:
-    """Return {weights file at a path: size and checksum}. Raises RunFailure."""
+    """Return {name of a weights file: its size and checksum} for the file at `path` or, if it is an index, for all its
+    files. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

@@ -1,5 +1,5 @@
-"""Initial values from files (`model.weights`) for the parameters below a node. Names in a file are relative to the
-node.
+"""Initial values from files (`model.weights`), for all parameters or for those of one node. Names in a file are
+relative to the node.
 
 A rank reads only the rows that it needs; of a local file, no other bytes are read."""
 
@@ -18,17 +18,17 @@ from declarative_train.components.layers.modules.packed import Packed, as_writte
 from declarative_train.core.cuts import NO_CUTS, RankCut
 from declarative_train.engine.checkpoints.store import CheckpointEntry, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.engine.step.frozen_base import source_of
+from declarative_train.engine.step.frozen_base import open_base
 from declarative_train.engine.step.tensor_files import (
     Tensors,
     add_rows,
     join_rows,
+    join_tensors,
     of_tensors,
     open_tensors,
     read_bytes,
+    rename_tensors,
     round_to_storage,
-    under_joins,
-    under_names,
 )
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.checkpoint_files import EMA, PLAN, Shapes
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Interface of a file with tensors, which are read only when they are needed."""
+    """Interface for reading tensors from a file or checkpoint. A tensor is read only when it is needed."""
 
     @property
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors in `into` (by name) from the file. `cuts`: this rank's parts of tensors that the axis
-        `tensor` or `expert` divides. For sharded and divided tensors only this rank's part is read."""
+        """Fill the tensors `into`, by name, from the file. `cuts`: for each tensor that the axis `tensor` or `expert`
+        divides, which part this rank has. Of sharded and divided tensors only this rank's part is read."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""
@@ -61,22 +61,22 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """Opened file of initial values. `names`: name in the model -> name in the file."""
+    """File of initial values, opened. `names`: {name of a parameter in the model: name of a tensor in the file}."""
 
     source: WeightSource
     names: Mapping[str, str]
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """Load the initial values of all `plans` into the model, in order. `whole` False: `model` is a pipeline stage.
-    Raises RunFailure."""
+    """Load initial values into the model, from the files of all `plans` in order. `whole` False: `model` is a pipeline
+    stage, and the files may have parameters of other stages. Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
     """Open the files of initial values that `plans` name, and compare names and shapes with the model; no values are
-    read. Raises RunFailure with one message about all names that do not fit. `whole` False: `model` is a pipeline
-    stage, and names that it lacks may belong to other stages."""
+    read. `whole` False: `model` is a pipeline stage, and the files may have parameters of other stages. Raises
+    RunFailure for the first file that does not fit, with all its names that do not fit in one message."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -100,16 +100,17 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
         return OpenedWeights(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
     if not isinstance(source, Tensors):
         raise RunFailure(f"model.weights: {plan.path} is a checkpoint, but `rename` can only join tensors of files")
-    return OpenedWeights(under_joins(source, made), {f"{prefix}{name}": name for name in made})
+    return OpenedWeights(join_tensors(source, made), {f"{prefix}{name}": name for name in made})
 
 
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open the file of a published model and compare it with the model. `tensors`: the map from parameters to tensors
-    of the file. `whole` False: `model` is a pipeline stage. Raises RunFailure."""
+    """Open the weights of a published model and compare names and shapes with the model. `plan`: the entry of
+    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole` False:
+    `model` is a pipeline stage, and the file may have parameters of other stages. Raises RunFailure."""
     assert isinstance(source, Tensors)
-    source = under_names(source, tensors, plan.rename)
+    source = rename_tensors(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[PartPlan, ...]] = {}
@@ -129,7 +130,7 @@ def _open_published(
 
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
-    """Write the values of opened files into the model. Raises RunFailure."""
+    """Write the values of opened files into the model, in order. Raises RunFailure."""
     held, packed, cuts = model.state_dict(keep_vars=True), find_packed(model), find_cuts(model)
     with torch.no_grad():
         for each in opened:
@@ -145,9 +146,10 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values into plain tensors and into packed weights, which are stored in fewer bits. `into`: both kinds by
-    name; `packed`: the packed ones among them. `cuts`: as for `WeightSource.write`. Packed weights are written one
-    after the other, so that only one of them is in float32 at a time."""
+    """Write values from `source` into the tensors `into`, by name. `packed`: those of these tensors that are packed
+    weights, which are stored in fewer bits. `cuts`: for each tensor that the axis `tensor` or `expert` divides, which
+    part this rank has. Packed weights are written one after the other, so that only one of them is in float32 at a
+    time."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -157,8 +159,8 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Yield every name of each parameter of the model that one of the opened files fills; a tied parameter has
-    several."""
+    """Yield the names of all parameters of the model that the opened files fill. A tied parameter is yielded under each
+    of its names."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -172,8 +174,9 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Source for the tensors of a run's checkpoint, saved under any layout. `kind`: prefix of the tensors' keys in the
-    checkpoint; `shapes`, `dtypes` and all methods use names without this prefix."""
+    """Source for the tensors of a run's checkpoint, which may have been saved under another layout. `kind`: prefix of
+    the tensors' names in the checkpoint, such as `model/`; `shapes`, `dtypes` and all methods use names without this
+    prefix."""
 
     entry: CheckpointEntry
     shapes: Shapes
@@ -207,8 +210,8 @@ class CheckpointTensors:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWithBase:
-    """Source for the tensors of a checkpoint and the frozen weights to which it refers, rounded as they were in its
-    run."""
+    """Source for the tensors of a checkpoint together with the frozen weights to which the checkpoint refers. These are
+    rounded to the number formats in which the run stored them."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -234,8 +237,8 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Open the weights of the model in a checkpoint; if a parameter has a moving average, the average is read in its
-    place. Raises RunFailure."""
+    """Open the weights of the model in the checkpoint at `path`. For a parameter that has a moving average, the average
+    is read. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
@@ -252,7 +255,8 @@ def open_source(path: str) -> WeightSource:
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file that torch saved; those of a local file are read from disk when they are used."""
+    """Return the tensors of a file that `torch.save` wrote. Those of a local file in torch's zip format are mapped:
+    they are read from disk when they are used. Raises RunFailure."""
     import io
     import pickle
 
@@ -279,12 +283,15 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
-    """Open the tensors of a checkpoint whose names begin with `kind`; for the model's own, also the frozen weights to
-    which the checkpoint refers. Raises CheckpointFailure if these were changed."""
-    from declarative_train.engine.checkpoints.format import entries
+    """Open the tensors of a checkpoint whose names begin with `kind`. For the model's own tensors (`model/`), the
+    frozen weights to which the checkpoint refers are opened too. Raises CheckpointFailure if their files were
+    changed."""
+    from declarative_train.engine.checkpoints.format import describe_tensors
 
     records = entry.manifest.get("base", []) if kind == "model/" else []
-    found = {name.removeprefix(kind): item for name, item in entries(entry.path).items() if name.startswith(kind)}
+    found = {
+        name.removeprefix(kind): item for name, item in describe_tensors(entry.path).items() if name.startswith(kind)
+    }
     held = CheckpointTensors(
         entry,
         {name: tuple(size) for name, (size, _) in found.items()},
@@ -293,15 +300,15 @@ def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSour
     )
     if not records:
         return held
-    storages = storages_in(entry)
+    storages = read_storages(entry)
     return CheckpointWithBase(
-        held, tuple(round_to_storage(source_of(record, entry.path), storages) for record in records)
+        held, tuple(round_to_storage(open_base(record, entry.path), storages) for record in records)
     )
 
 
-def storages_in(entry: CheckpointEntry) -> dict[str, StorageName]:
-    """Return {weight: number format} for the weights that a checkpoint's run stores in fewer bits. Raises
-    CheckpointFailure."""
+def read_storages(entry: CheckpointEntry) -> dict[str, StorageName]:
+    """Return {name of a weight: number format} for the weights that the run of a checkpoint stores in fewer bits.
+    Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     if PLAN not in entry.manifest["files"]:

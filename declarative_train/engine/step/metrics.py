@@ -1,4 +1,5 @@
-"""Metrics of a run: built from the plan, updated with each chunk, read once per set or logging step."""
+"""Metrics of a run: built from the plan, updated with each chunk, and read once for each evaluated set or logged
+step."""
 
 from __future__ import annotations
 
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Metrics of a plan. `training` True: only those that are means over items; the others would need all rows at
-    once."""
+    """Metrics of a plan. `training`: only metrics that are means over items; the others would need all rows at once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)
@@ -50,14 +50,14 @@ class Metrics:
                 module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
-        """Return values (B, *S) converted to the unit of the target's columns, in float64, so that a large offset costs
-        no precision."""
+        """Return values (B, *S) converted to the unit of the target's columns. The conversion is in float64, so that a
+        large offset costs no precision."""
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
-        """Return the values over all ranks since the last call, and reset them. It waits for the device; all ranks must
-        call it."""
+        """Return the values of the metrics, by name, over all ranks and over all updates since the last call; then
+        reset the metrics. All ranks must call this. The host waits for the device."""
         if not self._parts:
             return {}
         computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()

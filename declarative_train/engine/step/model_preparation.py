@@ -1,7 +1,7 @@
-"""Model for training, built from the plan, with initial values, frozen parameters, and prepared units (the repeated
-blocks).
+"""Model for training: it is built from the plan and gets initial values; parameters are frozen, and its units (the
+repeated blocks) are prepared.
 
-Each unit is prepared for activation checkpointing, then compiled, then (with fsdp) sharded."""
+A unit is first prepared for activation checkpointing, then compiled, then (with fsdp) sharded."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class BuiltModel:
 
     model    module with this rank's parameters under the plan's names
     roots    modules to call: the model itself, or the stages of a pipeline
-    modules  modules to switch between training and evaluation; in dp, every replica
-    stages   stages of a pipeline, by number
-    whole    the whole model without values, to look up its structure"""
+    modules  modules to switch between training and evaluation; in mode `dp`, every replica
+    stages   stages of a pipeline, by number; empty without a pipeline
+    whole    the whole model, from which its structure can be read; in a pipeline it has no values"""
 
     def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
         self.model = model
@@ -46,13 +46,13 @@ class BuiltModel:
 
     @property
     def graph_module(self) -> fx.GraphModule:
-        """The model, for modes that do not cut it into stages."""
+        """The model, if it is not divided into pipeline stages."""
         assert isinstance(self.model, fx.GraphModule)
         return self.model
 
 
 def whole_model(plan: Plan) -> BuiltModel:
-    """Return the whole model on the meta device, without values; `fill` gives it memory and initial values."""
+    """Return the whole model on the meta device, without values. `fill` allocates memory and sets initial values."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     is_sharded = plan.layout.is_sharded
     model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, is_sharded=is_sharded)
@@ -65,54 +65,55 @@ def storages_of(plan: Plan) -> dict[str, StorageName]:
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
-def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """Allocate the model on the device and set initial values: random values by (seed, parameter name), then those of
-    `model.weights`. `restores`: a checkpoint will set every parameter, so that no values are drawn. `alone`: the model
-    is whole, whatever the plan's layout is. Raises RunFailure."""
+def fill(built: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
+    """Allocate memory for the model on the device and set initial values: random values, which depend on (seed,
+    parameter name), then the values of `model.weights`. `restores`: a checkpoint will set every parameter, so nothing
+    is drawn or read. `alone`: the model is whole, even if the plan's layout divides it. Raises RunFailure."""
     if alone:
-        materialise(held.roots, device)
+        materialise(built.roots, device)
     else:
-        allocate(held, plan, device)
-    files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
-    names = (item.name for item in plan.parameters) if restores else names_in(held.model, files)
+        allocate(built, plan, device)
+    files = [] if restores else open_weights(built.model, plan.weights, whole=not built.stages)
+    names = (item.name for item in plan.parameters) if restores else names_in(built.model, files)
     replaced = frozenset(names)
-    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
-    widen(held, plan)  # drawn in float32 in every mode; a file may have more digits
-    write_weights(held.model, files)
-    for root in held.roots:
+    initialise(built.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
+    widen(built, plan)  # drawn in float32 in every mode; a file may have more digits
+    write_weights(built.model, files)
+    for root in built.roots:
         root.to(device)
     given = {*replaced, *(item.name for item in plan.parameters if item.init is not None)}
     with torch.no_grad():
-        for path, part in held.model.named_modules():
+        for path, part in built.model.named_modules():
             if callable(start := getattr(type(part), "start_from_weights", None)):  # of an adapter
                 start(part, path, given)
-    lay_out(held, plan, device)
+    lay_out(built, plan, device)
 
 
-def widen(held: BuiltModel, plan: Plan) -> None:
+def widen(built: BuiltModel, plan: Plan) -> None:
     if plan.training.precision == "fp64":
-        for root in held.roots:
+        for root in built.roots:
             root.double()
 
 
-def lay_out(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Set the memory format of convolutions to that of the plan for this device."""
+def lay_out(built: BuiltModel, plan: Plan, device: torch.device) -> None:
+    """Set the memory format of convolution weights (channels last or not) to the plan's choice for this device."""
     if uses_channels_last(plan, device.type):
-        lay_out_convolutions(held.model)
+        lay_out_convolutions(built.model)
 
 
-def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Allocate memory for every tensor; its values are undefined."""
+def allocate(built: BuiltModel, plan: Plan, device: torch.device) -> None:
+    """Allocate memory for every tensor of the model on the device; values are undefined."""
     if not plan.layout.is_sharded:
-        materialise(held.roots, device)
+        materialise(built.roots, device)
         return
-    for root in held.roots:
+    for root in built.roots:
         root.to_empty(device=device)
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Allocate memory for the tensors of the modules `roots` that are on the meta device. Tensors with several names
-    stay one tensor, which they do not with `to_empty`. `dtype`: replaces that of floating-point tensors."""
+    """Allocate memory for those tensors of the modules `roots` that are on the meta device; values are undefined. A
+    tensor with several names stays one tensor, which torch's `to_empty` would not ensure. `dtype`: new dtype of
+    floating-point tensors; None: their own."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -128,19 +129,19 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
 
 
 def build_with_start_values(plan: Plan) -> nn.Module:
-    """Return the whole model with its initial values on the CPU, for a plan of any layout, outside a run. Raises
-    RunFailure."""
+    """Return the whole model with its initial values on the CPU. This is for use outside a run, with a plan of any
+    layout. Raises RunFailure."""
     from declarative_train.engine.checkpoints.find import resolve_weights
     from declarative_train.engine.checkpoints.store import damage
 
-    held = whole_model(plan)
-    fill(held, replace(plan, weights=resolve_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
-    return held.model
+    built = whole_model(plan)
+    fill(built, replace(plan, weights=resolve_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
+    return built.model
 
 
 def lay_out_convolutions(module: nn.Module) -> None:
-    """Store the weights of 2d convolutions with channels last, so that their outputs have this memory format too.
-    Values and shapes do not change; library models (transformers, timm) are skipped."""
+    """Store the weights of 2d convolutions with channels last, so that their outputs get this memory format too. Values
+    and shapes do not change. Models of libraries (transformers, timm) are skipped."""
     fixed = inner_parts(module)
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
@@ -155,15 +156,15 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
     for name, parameter in named.items():
         parameter.requires_grad_((name not in frozen or name in idle) and parameter.is_floating_point())
     # in a stage that is frozen as a whole, the nodes count one by one, as in the whole model
-    for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
+    for part in (part for child in module.children() for top in find_frozen_modules(child) for part in top.modules()):
         part._is_frozen = True  # type: ignore[assignment]
     for name in idle & named.keys():
         named[name].requires_grad_(False)
 
 
 def set_training(module: nn.Module, training: bool) -> None:
-    """Switch to training or evaluation. Modules whose parameters are all frozen by the recipe stay in evaluation, with
-    everything inside them (dropout, running statistics)."""
+    """Switch a module to training or evaluation. Submodules whose parameters are all frozen by the recipe stay in
+    evaluation, including their dropout and running statistics."""
     module.train(training)
     if training:
         for part in module.modules():
@@ -171,20 +172,20 @@ def set_training(module: nn.Module, training: bool) -> None:
                 part.eval()
 
 
-def frozen_parts(module: nn.Module) -> list[nn.Module]:
-    """Return the outermost modules that have parameters, all of them frozen."""
+def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
+    """Return the modules that have parameters, all of them frozen. A module inside another one of these is left out."""
     parameters = list(module.parameters())
     if not parameters:
         return []
     if not any(parameter.requires_grad for parameter in parameters):
         return [module]
-    return [part for child in module.children() for part in frozen_parts(child)]
+    return [part for child in module.children() for part in find_frozen_modules(child)]
 
 
 def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
-    """Set up activation checkpointing and compilation of the units in place; names stay the same. If a node draws
-    random numbers, a recomputation restores the generators. A recomputed unit that mixes samples is not compiled, since
-    the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
+    """Set up activation checkpointing and compilation of the units of the model `module`, in place; names stay the
+    same. If some layer draws random numbers, a recomputation restores the generators. A recomputed unit that mixes
+    samples of a batch is not compiled, because the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
     layout, training, draws = plan.layout, plan.training, bool(plan.draws)
     forgetful: list[nn.Module] = []
     if training.compile:
@@ -195,7 +196,7 @@ def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
     if again.policy != "none":
         pipeline = layout.pipeline
         splits = pipeline is not None and PIPELINE_SCHEDULES[pipeline.schedule].splits_backward
-        forgetful = unit_modules(module, again.units(layout.units), rest=again.policy == "all")
+        forgetful = find_unit_modules(module, again.units(layout.units), rest=again.policy == "all")
         forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # keeps no activations anyway
         for unit in forgetful:
             checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws, splits=splits)
@@ -203,13 +204,13 @@ def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
         from declarative_train.engine.step.compiled import compile_units
 
         eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
-        units = [unit for unit in unit_modules(module, layout.units, rest=True) if id(unit) not in eager]
+        units = [unit for unit in find_unit_modules(module, layout.units, rest=True) if id(unit) not in eager]
         compile_units(module, units, num_lengths=max(1, len(plan.data.set(TRAINING).buckets)))
 
 
-def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules of the units; with `rest`, also the modules outside all units, so that the list covers the
-    model."""
+def find_unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
+    """Return the modules with the names `units` that exist in `module`. `rest`: also return the modules outside all
+    units, so that the list covers the whole model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
@@ -237,9 +238,9 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make a unit recompute its activations in the backward, except results of the kinds in `keep`
-    (`engine/step/selective.py`). `draws`: some node draws random numbers. `splits`: the backward is run by
-    several calls (zero-bubble schedules)."""
+    """Make a unit recompute its activations in the backward. `keep`: kinds of results that are kept
+    (`engine/step/selective.py`). `draws`: some layer draws random numbers. `splits`: several calls to autograd run the
+    backward, as in zero-bubble schedules of pipelines."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

@@ -1,5 +1,5 @@
-"""Optimizers of a model behind one interface: parameter groups by (optimizer, lr_scale, weight_decay), and one schedule
-factor for every lr."""
+"""Optimizers of a model behind one interface. Parameters are grouped by (optimizer, lr_scale, weight_decay), and one
+factor of the lr schedule applies to all groups."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Rules = Mapping[
 
 @dataclass(slots=True)
 class Group:
-    """Parameter group of torch's optimizer. `base_lr`: its lr without the schedule's factor; `live`: the group's dict
-    in torch's optimizer."""
+    """Parameter group of a torch optimizer. `base_lr`: its learning rate without the schedule's factor. `live`: the
+    dict of this group in the torch optimizer."""
 
     base_lr: float
     live: dict[str, Any]
 
 
 class Optimizers:
-    """Optimizers of this rank's parameters, used by the loop and by checkpoints as if they were one. `parameters`: the
-    parameters that they update, by name."""
+    """Optimizers of this rank's parameters, used by the training loop and by checkpoints as if they were one.
+    `parameters`: the parameters that they update, by name."""
 
     def __init__(
         self,
@@ -68,13 +68,14 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """Return {name of a parameter group in the logs: its current learning rate}, for the groups of the whole model,
-        other pipeline stages included."""
+        """Return {name of a parameter group in the logs: its current learning rate} for the groups of the whole model,
+        including those of other pipeline stages."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def switch(self, *, trains: bool) -> bool:
-        """Let optimizers that keep an average write into the parameters the weights of training (`trains`), or else the
-        average, which evaluations and checkpoints have. Return whether parameters may have changed."""
+        """Write other values into the parameters, if an optimizer keeps an average of them: the values of training
+        (`trains`), or the average, which evaluations and checkpoints use. Return whether parameters may have
+        changed."""
         if trains == self._trains or not self._averaging:
             return False
         self._trains = trains
@@ -88,7 +89,7 @@ class Optimizers:
 
     def step_if(self, finite: torch.Tensor) -> None:
         """Update the parameters unless `finite` (a bool tensor) is false. Fused optimizers on CUDA read `finite` on the
-        device; for others the host waits."""
+        device; with others, the host waits for its value."""
         fused = all(group.get("fused") for part in self._parts for group in part.param_groups)
         if not fused or finite.device.type != "cuda":
             if bool(finite):
@@ -101,7 +102,7 @@ class Optimizers:
             part.step()
 
     def state(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield (parameter, entry of its state such as `exp_avg`, value) for all parameters."""
+        """Yield the optimizer state as (parameter, entry of its state such as `exp_avg`, value)."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
                 pack = getattr(part, "pack_state", None)  # of an optimizer whose state is not plain tensors
@@ -110,8 +111,8 @@ class Optimizers:
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load the optimizer state of all parameters: {parameter: {entry, such as `exp_avg`: value}}. Parameters that
-        it lacks start without optimizer state."""
+        """Load the optimizer state: {parameter: {entry such as `exp_avg`: value}}. Parameters without an item in
+        `state` start without optimizer state."""
         for part in self._parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -126,9 +127,9 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return the state value `entry` of a parameter on the device where torch's `load_state_dict` would put it. The
-    step counter is a tensor: on the parameter's device if the kernel reads it there, as settings of the group decide;
-    otherwise on the CPU."""
+    """Return the value of the entry `entry` of a parameter's optimizer state, on the device where torch's
+    `load_state_dict` would put it. Only the step counter, `step`, changes: it becomes a tensor, on the parameter's
+    device if the settings of `group` (`fused`, `capturable`) make the kernel read it there, otherwise on the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -141,9 +142,9 @@ def build_optimizers(
     optimizer: Mapping[str, object],
     named: Mapping[str, nn.Parameter],
 ) -> Optimizers:
-    """Return the optimizers of this rank's parameters (`named`). `plans` say how each parameter is updated; `optimizer`
-    is the recipe's optimizer."""
-    rules = rules_of(plans, optimizer)
+    """Return the optimizers of this rank's parameters `named`. `plans`: how each parameter of the model is updated.
+    `optimizer`: the optimizer in the recipe, for parameters without one of their own."""
+    rules = name_optimizers(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []
     updated: set[str] = set()
@@ -163,10 +164,11 @@ def build_optimizers(
     return Optimizers(ordered, parts, groups, base_lrs(rules))
 
 
-def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return {name: optimizer}: first the recipe's `optimizer`, then those that single parameters of `plans` have, in
-    the order of the model. A name is the optimizer's type, with a number if there are several of a type. It is the same
-    on every rank and in every mode."""
+def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
+    """Return {name: (optimizer, names of the parameters that it updates)} for the whole model. `optimizer`: the
+    optimizer in the recipe; it comes first. After it come the optimizers that single parameters in `plans` have, in the
+    order of the model. The name is the type of the optimizer, with a number if several have this type. Names and order
+    are the same on every rank and in every mode."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:
@@ -190,8 +192,8 @@ def _key(fields: Mapping[str, object]) -> str:
 
 
 def base_lrs(rules: Rules) -> dict[str, float]:
-    """Return {name of a parameter group in the logs: its lr without the schedule's factor}. A single group is called
-    `lr`."""
+    """Return {name of a parameter group in the logs: its learning rate without the schedule's factor}. If all groups
+    have the same learning rate, return only {`lr`: this learning rate}."""
     found: dict[str, float] = {}
     for name, (component, by_setting) in rules.items():
         for lr_scale, weight_decay in by_setting:

@@ -1,8 +1,8 @@
-"""Mixed precision, the same in every mode; docs/precision.md has it in one table.
+"""Mixed precision, which works the same in every mode of parallelism; docs/precision.md describes it in one table.
 
-Parameters, gradients, optimizer state and reductions stay in float32. Forward and backward read the parameters in the
-compute dtype: fully_shard gathers sharded parameters in it; all others are cast once a step. Autocast decides the dtype
-of each operation."""
+Parameters, gradients and optimizer state stay in float32. Forward and backward read the parameters in the compute
+dtype: fully_shard gathers sharded parameters in this dtype, and other parameters are cast once per step. Autocast
+decides the dtype of each operation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. Inputs are not cast, as in other
-    modes."""
+    """Return fully_shard's setting of the dtypes in which it gathers parameters and reduces gradients. It does not cast
+    inputs, since no other mode does."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(
@@ -45,7 +45,8 @@ def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
 
 @contextmanager
 def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
-    """Apply `training.precision.matmul` to GPUs within the `with` block; GPUs without TF32 ignore it."""
+    """Apply `training.precision.matmul` (`matmul`) to float32 matrix products on a GPU within the `with` block. GPUs
+    without TF32 ignore this setting."""
     if matmul == "highest" or device.type != "cuda":
         yield
         return
@@ -58,13 +59,14 @@ def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """Context in which floating-point parameters of modules are replaced by copies in `dtype`, cast once per step.
+    """Context in which floating-point parameters of modules are replaced by copies in `dtype`. The parameters are cast
+    once, on entry.
 
-    Gradients of a chunk or microbatch are in `dtype`, pass through the cast, and accumulate in float32. Backward must
-    run within the context, since a recomputed unit reads its parameters again. Parameters of fully_shard are not cast
-    here.
+    Gradients of the copies are in `dtype`; they pass backward through the cast and accumulate in the parameters' own
+    dtype. The backward must run within the context, since a recomputed unit reads its parameters again. Parameters that
+    fully_shard manages are not cast here.
 
-    Autograd runs the nodes that are ready in reverse order of the forward. The casts were first in the forward and
+    Autograd runs the nodes that are ready in the reverse order of the forward. The casts were first in the forward and
     would run last: until then every gradient would be kept in half precision, and DistributedDataParallel would wait.
     So casts get a priority with which they run as soon as possible."""
 
@@ -97,8 +99,8 @@ class CastParameters:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Replace the parameter `name` of a module by `tensor`; in recurrent networks, also its entry in their second list
-    of weights."""
+    """Replace the parameter `name` of a module by `tensor`. A recurrent module of torch has a second list of its
+    weights, in which the parameter is replaced too."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -108,14 +110,16 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: the parameters
-    of `modules` are in `dtype`. If that is None or with `sharded`, they stay as they are."""
+    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: in it, the
+    parameters of `modules` are in `dtype`. With `dtype` None, or with `sharded` (fully_shard casts), it does
+    nothing."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 
 @contextmanager
 def default_dtype(plan: Plan) -> Iterator[None]:
-    """Make float64 torch's default dtype within the `with` block in fp64 runs, so that expressions convert to it."""
+    """Make float64 torch's default dtype within the `with` block, in fp64 runs only. Expressions of the recipe convert
+    to the default dtype."""
     before = torch.get_default_dtype()
     if plan.training.precision == "fp64":
         torch.set_default_dtype(torch.float64)

@@ -2,12 +2,12 @@
 
     loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
-where `dp_size` is the number of ranks whose gradients torch averages (1 in `single` and `dp`) and the count is that of
-the whole global batch: all ranks, accumulation steps and microbatches. The only other factor is that of `LossScale` in
-fp16, by which the update divides.
+Here `dp_size` is the number of ranks whose gradients torch averages (1 in the modes `single` and `dp`). The global
+count is the number of valid items in the whole global batch: all ranks, accumulation steps and microbatches. The only
+other factor is that of `LossScale` in fp16; the update divides the gradients by it.
 
 Counts that depend on values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
-float64, before the first backward; all others follow from the number of rows."""
+float64, before the first backward. All other counts follow from the number of rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ START = 65536.0
 
 
 class Scale:
-    """Scale of a run's losses: `of` returns the factor of each loss term in a step. `dtype`: dtype of the sums, float64
-    in fp64 runs, otherwise float32."""
+    """Factors by which the loss terms of a run are multiplied; `of` computes them for a step. `dp_size`: number of
+    ranks whose gradients are averaged. `ranks`: the ranks over which valid items are counted. `dtype`: dtype of the
+    factors, float64 in fp64 runs, otherwise float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
@@ -43,8 +44,8 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (factors of the L terms, as scalar tensors; global counts of the L terms) for a step. `chunks`: this
-        rank's rows; `num_rows`: real rows of the global batch."""
+        """Return (factors of the L loss terms, as scalar tensors; global counts of the L terms) for a step. `chunks`:
+        this rank's rows. `num_rows`: number of rows of the global batch without padding."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)
@@ -72,17 +73,18 @@ class Scale:
 
 
 class LossScale:
-    """Loss scale for fp16, which keeps small gradients above the smallest number of half precision.
+    """Loss scale for fp16: a factor of the loss that keeps small gradients above the smallest number of half precision.
 
-    It works like torch's GradScaler, but the factor stays on the device, and the global gradient norm, which is the
-    same on all ranks, decides whether a step was finite, so that all ranks skip the same steps."""
+    This works like torch's GradScaler with two differences. The factor stays on the device. And the global gradient
+    norm, which is the same on all ranks, decides whether a step was finite, so that all ranks skip the same steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.tensor(START, device=device)
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, finite: torch.Tensor) -> None:
-        """Halve the factor after a step that was not finite; double it after 2000 finite steps in a row."""
+        """Halve the factor if the step was not finite; double it after 2000 finite steps in a row. `finite`: a bool
+        tensor."""
         good = torch.where(finite, self._good_steps + 1, 0.0)
         grows = good >= GROWTH_STEPS
         growth = torch.where(grows, 2.0, 1.0)
@@ -90,7 +92,7 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """Return the state for a checkpoint. The host waits for the device."""
+        """Return the state for a checkpoint. The host waits for the device to finish."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:

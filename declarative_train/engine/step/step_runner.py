@@ -1,5 +1,4 @@
-"""Forward and backward of one chunk on one rank, the same in every mode: from the batch to gradients and training
-metrics."""
+"""Forward and backward of one chunk (the rows of one forward) on one rank, the same in every mode of parallelism."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Runner of the forward and backward of one chunk on this rank, with everything that they share in all modes: the
-    path of a batch, losses, training metrics, scales and random numbers."""
+    """Runner of the forward and backward of a chunk on this rank. It has what all modes of parallelism need for this:
+    the path of a batch, losses, training metrics, scales and random numbers."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -42,7 +41,7 @@ class StepRunner:
         self._judged = None if judged == device else judged
         self.objective = Objective(plan, judged)
         self.metrics = Metrics(plan, judged, training=True)
-        self._read = frozenset(_names_read(plan))
+        self._read = frozenset(_find_read_names(plan))
         self._counting = context.counting or ranks
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
@@ -62,8 +61,9 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (the factor of each loss term, which is the gradient with which its backward starts; the count of each
-        term over the global batch). `num_rows`: real rows of the global batch. See `scale`."""
+        """Return (the factor of each loss term, which is the gradient with which the term's backward starts; the number
+        of valid items of each term in the global batch). `chunks`: this rank's rows. `num_rows`: number of rows of the
+        global batch without padding."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -74,8 +74,9 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of one chunk. `position`: the chunk's index in the step. `factors`: as returned by
-        the method `factors`. `call`: runs the model. Return the sums of the L loss terms, detached."""
+        """Run forward and backward of one chunk, and update the training metrics. `position`: the chunk's index in the
+        step. `factors`: the factor of each loss term. `call`: runs the model. Return the sums of the L loss terms,
+        detached."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
@@ -91,16 +92,17 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each of the L loss terms, with an autograd graph. `values`: everything that losses read, by
-        name. `row_weight`: 0 for padding; None: all rows are real. The observer sees the values and the sums."""
+        """Return the sum of each of the L loss terms over a chunk, with an autograd graph. `values`: everything that
+        losses read, by name. `row_weight`: 0 for rows that are padding; None: all rows are real. The observer gets the
+        values and the sums."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
         return sums
 
     def finish(self, finite: torch.Tensor | None) -> None:
-        """Update running statistics (of batch norms) after the optimizer's update. `finite` false: the update was
-        skipped."""
+        """Update running statistics (of batch norms) after the optimizer's update. `finite`: a bool tensor, false if
+        the update was skipped; None: it was made."""
         if self._end_step:
             end_step(self._model, self._counting, finite)
 
@@ -109,7 +111,8 @@ class StepRunner:
         return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values that losses and metrics read, on the device on which these are computed."""
+        """Move the values that losses and metrics read to the device on which these are computed (`exact_device`), and
+        return them by name."""
         if self._judged is None:
             return values
         return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
@@ -119,16 +122,17 @@ class StepRunner:
         return Chunk(self._to_judge(chunk.tensors), chunk.num_rows, row_weight)
 
 
-def _names_read(plan: Plan) -> set[str]:
+def _find_read_names(plan: Plan) -> set[str]:
     """Return the names of all values that losses and metrics read."""
     judged: tuple[TermPlan | MetricPlan, ...] = (*plan.objective.terms, *plan.objective.metrics)
     return {name for each in judged for name in (each.input, each.target, each.mask) if name is not None}
 
 
 class RankContext:
-    """Facts about this rank's place in the layout that a step needs. `dp_size`: number of ranks whose gradients are
-    averaged. `key`: key of this rank's random numbers. `process_groups`: {number of ranks: group} for the nodes that
-    mix samples. `counting`: the ranks over which items are counted; None: the ranks with other rows."""
+    """Facts about this rank that a step needs. `dp_size`: number of ranks whose gradients are averaged. `key`: part of
+    the seed of random numbers, different on ranks that must draw different numbers. `process_groups`: {number of ranks:
+    process group} for layers that mix samples across this many ranks. `counting`: the ranks over which valid items are
+    counted; None: the ranks with other rows."""
 
     def __init__(
         self,
@@ -143,15 +147,16 @@ class RankContext:
         self.counting = counting
 
 
-def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks over which groups of samples extend: each number above 1 that occurs in
-    a node or loss that mixes samples (a batch norm over several ranks, for example), once."""
+def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
+    """Return, without repetition, the numbers of ranks over which layers and losses that mix samples extend their
+    groups of samples (a batch norm over several ranks, for example). Numbers of 1 are left out. `model`: the whole
+    model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Run the backward of the sum of `sums` x `factors`, which accumulates gradients. A term without parameters is left
-    out."""
+    """Run the backward of the sum of `sums` x `factors`; gradients accumulate in the parameters. A term that depends on
+    no trained parameter is left out."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

@@ -1,4 +1,5 @@
-"""Tensors of safetensors files. They are read when they are needed; of a local file only the needed bytes are read."""
+"""Tensors of safetensors files. A tensor is read only when it is needed; of a local file, only the needed bytes are
+read."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ _READ_AT_ONCE = 1 << 24  # elements
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the rows `first` to `last` of a
-    tensor (columns with dim 1); with None, None the whole tensor."""
+    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the part `first` to `last`
+    (exclusive) of a tensor along dimension `dim`: rows with 0, columns with 1. If `first` and `last` are None, it
+    returns the whole tensor."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
@@ -53,8 +55,8 @@ class Tensors:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
-        """Write this rank's blocks of a tensor into `target`. Only the rows of these blocks are read, a few at a
-        time."""
+        """Write this rank's part of the tensor `name` into `target`. `cut`: which part this is. Only rows that contain
+        the part are read, a few at a time."""
         for values, (row, *columns) in blocks_of(target, cut):
             others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
             at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
@@ -74,10 +76,10 @@ def open_tensors(path: str) -> Tensors:
     return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
 
 
-def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
+def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
     """Return the tensors of a file under their names in the model. `tensors`: the map of a published model, which says
-    how the file is unpacked and which names are spelt differently now; `rename`: renamings by the recipe (None:
-    dropped)."""
+    how the file is unpacked and which names the library spells differently now. `rename`: renamings by the recipe,
+    {name: new name, or None if the tensor is dropped}."""
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
@@ -86,9 +88,9 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 
 
-def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
-    """Return the parameters, by name, that consist of one or several tensors of the file. `made`: {name of a parameter:
-    its parts, stacked by rows}."""
+def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
+    """Return parameters that consist of one or several tensors of a file, by name. `made`: {name of a parameter: its
+    parts, which are stacked by rows}."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
@@ -102,9 +104,10 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tens
 
 
 def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
-    """Return the tensors, some of them with further rows. `grown`: {name: (rows in the source, rows of the result)}.
-    Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings for pretrained
-    language models, 2021. The mean is summed in float64 and rounded to float32, in the same order on every rank."""
+    """Return the tensors of `source`, some of them with additional rows. `grown`: {name: (rows in the source, rows of
+    the result)}. Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings for
+    pretrained language models, 2021. The mean is summed in float64 and rounded to float32, in the same order on every
+    rank."""
     grown = {name: rows for name, rows in grown.items() if name in source.shapes and source.shapes[name][0] == rows[0]}
 
     @cache
@@ -133,7 +136,7 @@ def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors; each tensor in `storages` is rounded to its number format, row by row."""
+    """Return the tensors of `source`; those named in `storages` are rounded to their number format, row by row."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
@@ -146,8 +149,8 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` of the tensor that has all parts stacked by rows; None: all rows. Only these rows
-    are read."""
+    """Return rows `first` to `last` (exclusive) of the tensor that consists of `parts`, stacked by rows; None: all
+    rows. Only these rows are read, where possible. `source`: the file with the tensors of the parts."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
         if part.ones < 0:  # the only row is all of the file's tensor
@@ -165,15 +168,16 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _rows_at(part: PartPlan) -> int:
-    """Return the dimension of the file's tensor that contains the rows of the parameter."""
+    """Return the dimension of the file's tensor along which the rows of the parameter are."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` of the stacked
-    tensor. If there are no such rows, yield an empty piece of the last part."""
+    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of the
+    tensor that consists of `parts`, stacked by rows. (part, None, None): all rows of the part. If no part contains such
+    rows, yield an empty range of the last part."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
@@ -186,7 +190,8 @@ def _rows_of(
 
 
 def _open_index(path: str) -> Tensors:
-    """Open a model in several files (`model.safetensors.index.json`, https://huggingface.co/docs/safetensors)."""
+    """Open a model whose weights are in several files, from its index `model.safetensors.index.json`
+    (https://huggingface.co/docs/safetensors). Raises RunFailure."""
     try:
         files = files_of_index(path, parse_json(read_bytes(path)))
     except ValueError as problem:
@@ -237,7 +242,7 @@ def of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def read_bytes(path: str, count: int | None = None) -> bytes:
-    """Return the content of a file, or its first `count` bytes."""
+    """Return the content of a file, or its first `count` bytes. Raises RunFailure if there is no such file."""
     from fsspec.core import open as open_file
 
     try:

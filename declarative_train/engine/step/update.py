@@ -1,4 +1,5 @@
-"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan, optimizer step."""
+"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan and infinite values,
+optimizer step."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """Update at the end of a step. `global_norm`: function that returns the norm of the whole model's gradients, the
-    same on every rank, so that all ranks decide alike (clipping, skipping a step) without another message."""
+    """Update at the end of a step. `global_norm`: function that returns the norm of the whole model's gradients. The
+    norm is the same on every rank, so without another message all ranks clip equally and skip the same steps."""
 
     def __init__(
         self,
@@ -33,9 +34,9 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Set the lr, clip the gradients and update the parameters. `lr_factor`: factor of the lr schedule. With
-        `non_finite: skip` or fp16, a step with nan or infinite gradients changes nothing. Return (gradient norm before
-        clipping, whether it is finite), each None if not computed; `measure`: the norm is wanted."""
+        """Set the lr, clip the gradients and update the parameters. `lr_factor`: factor of the lr schedule. `measure`:
+        whether the gradient norm is wanted. With `non_finite: skip` or fp16, the update is skipped if a gradient is nan
+        or infinite. Return (gradient norm before clipping, whether it is finite), each None if it was not computed."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):
@@ -65,6 +66,6 @@ class Update:
 
 
 def compute_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of all gradients together; for DTensors, over the shards of all ranks."""
+    """Return the 2-norm of all gradients together. Of DTensors it includes the shards on all ranks."""
     total: Any = torch.nn.utils.get_total_norm(gradients)
     return total.full_tensor() if hasattr(total, "full_tensor") else total  # type: ignore[no-any-return]

@@ -111,7 +111,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
         stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
-        engine = Engine(plan, _CPU, place=place, fill=_without_values)
+        engine = Engine(plan, _CPU, position=place, fill=_without_values)
         if has_compiled_losses:
             for module in losses_to_compile(engine.objective.modules):
                 module.sum = _sum_as_compiled  # type: ignore[method-assign, assignment]

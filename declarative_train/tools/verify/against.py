@@ -14,7 +14,7 @@ import torch
 from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
 from declarative_train.app.records.record import Record
 from declarative_train.core.names import EVENTS
-from declarative_train.engine.checkpoints.format import entries, load_tensors
+from declarative_train.engine.checkpoints.format import describe_tensors, load_tensors
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.plan.checkpoint_files import checkpoints_root, read_run
 from declarative_train.plan.plan import CheckpointPlan, Plan
@@ -114,7 +114,9 @@ def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float,
     """Compare the parameters of two checkpoints after the same `step`, in the folders `earlier` and `now`. Yield for
     each tensor (name, largest difference relative to its largest element, remark as text). One tensor is in memory at a
     time."""
-    old, new = ({key: item for key, item in entries(path).items() if key.startswith(MODEL)} for path in (earlier, now))
+    old, new = (
+        {key: item for key, item in describe_tensors(path).items() if key.startswith(MODEL)} for path in (earlier, now)
+    )
     for key in dict.fromkeys([*old, *new]):
         name = key.removeprefix(MODEL)
         if old.get(key) != new.get(key):
