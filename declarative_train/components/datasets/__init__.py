@@ -29,7 +29,7 @@ _ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy",
 
 @cache
 def endings() -> Mapping[str, str]:
-    """Return, for each file ending in lower case, the type of the source that reads such files. Raises PackError."""
+    """Return {file ending, in lower case: type of the source that reads such files}. Raises PackError."""
     found = dict(_ENDINGS)
     for pack in find_packs().values():
         found |= pack.endings
@@ -38,5 +38,5 @@ def endings() -> Mapping[str, str]:
 
 @cache
 def endings_in_folders() -> frozenset[str]:
-    """Return the endings of files (images, audio) that are read from folders, one file per row."""
+    """Return the endings of files (images, audio) that are read from folders, where each file is one row."""
     return frozenset(ending for ending, name in endings().items() if DATASETS[name].files_column is not None)

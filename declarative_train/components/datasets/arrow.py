@@ -17,12 +17,11 @@ _STATE, _SETS = "state.json", "dataset_dict.json"
 
 
 class ArrowDataset(FilesDataset):
-    """Rows of Arrow files (IPC: `.arrow`, `.feather`, files and streams), mapped into memory if they are not
-    compressed.
+    """Rows of Arrow files (IPC format: `.arrow`, `.feather`, files and streams). They are mapped into memory if they
+    are not compressed.
 
-    A folder written by `save_to_disk` of the package `datasets` is read as its files; if it has several sets, name the
-    folder of one. Several files are one table, file after file.
-    """
+    A folder written by `save_to_disk` of the package `datasets` is read as its files. If it has several sets, name the
+    folder of one of them. Several files are one table, file after file."""
 
     type: Literal["arrow"] = "arrow"
     path: Paths
@@ -105,8 +104,8 @@ class ArrowFormat(BlockFormat):
 
 
 def _open(path: str | None) -> Any:
-    """Return an opened Arrow file, mapped into memory. It is read from disk instead if it cannot be mapped, or if
-    address space is limited (`ulimit -v`), since each thread would map the whole file."""
+    """Return an opened Arrow file. It is mapped into memory, except if this is impossible or if address space is
+    limited (`ulimit -v`), because each thread would map the whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":
@@ -121,8 +120,8 @@ def _open(path: str | None) -> Any:
 
 
 class _Batches:
-    """Record batches of an Arrow file, which lists their positions, or of a stream, which is scanned once to find
-    them."""
+    """Record batches of an Arrow file or stream. A file lists the positions of its batches; a stream is scanned once to
+    find them."""
 
     def __init__(self, source: Any) -> None:
         from pyarrow import ipc

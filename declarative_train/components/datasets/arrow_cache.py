@@ -1,7 +1,7 @@
-"""Cache of large text files as Arrow files: a file that is too large for memory is converted once, in the user's cache.
+"""Cache of large text files as Arrow files: a file that is too large for memory is converted once, in the user's cache
+folder. Its rows are then read in blocks.
 
-The cache entry depends on path, size, date and options. Its rows are then read in blocks.
-"""
+A cached file is found by the paths, sizes and dates of the text files and the options of their source."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ Batches = Callable[[str, Any, Bad], Iterator[Any]]
 
 
 def is_large(files: Sequence[str]) -> bool:
-    """Return whether these files together are too large to be read into memory. Raises SourceError."""
+    """Return whether `files` together are too large to be read into memory. Raises SourceError."""
     return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
 
 
 class TooLargeError(Exception):
-    """Error: compressed files have more content than fits into the memory that is allowed."""
+    """Error: the content of compressed files needs more memory than a Budget allows."""
 
 
 class Budget:
-    """Limit on the memory that the text of compressed files, and the values in it, may use while the files are read."""
+    """Limit on the memory for the text of compressed files and for its values, while the files are read."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
         """Return a stream of the decompressed text of a file. Reading raises TooLargeError when the limit is reached.
-        `delimiter` separates the values of a line."""
+        `delimiter`: character between the values of a line, to count them; None: only the text counts."""
         import pyarrow as pa
 
         stream = open_decompressed(path)
@@ -71,9 +71,9 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return the table that `in_memory(budget)` reads. If the files are too large for that, return the one of
-    `on_disk()`, which converts them; if `on_disk` returns None because it cannot, call `in_memory(None)`, without a
-    limit. Raises SourceError."""
+    """Return the table that `in_memory(budget)` reads. If the files are too large for memory, return the table of
+    `on_disk()`, which converts the files. If `on_disk` cannot do this, it returns None, and `in_memory(None)` reads the
+    files without a limit. Raises SourceError."""
     if not is_large(files):
         try:
             return in_memory(Budget())
@@ -84,7 +84,7 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Stream that passes a file's bytes on and subtracts their number from a Budget."""
+    """Stream of a file's bytes that subtracts the memory for them and for their values from a Budget."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter
@@ -106,16 +106,19 @@ class _CountedStream(io.RawIOBase):
 
 
 def open_decompressed(path: str) -> Any:
-    """Return a binary stream of a file, decompressed if its ending says that it is compressed."""
+    """Return a binary stream of a file. If the ending of its name is that of a compressed file, the stream decompresses
+    it."""
     import pyarrow as pa
 
     return pa.input_stream(open_file(path), compression=packing(path))
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return the table of the converted files, after converting them if they are not in the cache. `kind`, `options`:
-    format of the files and the keys that change their rows, for the cache key. Return None if there is no cache folder,
-    or nothing shows when the files change (`cache.stamp`). Raises SourceError."""
+    """Return the table of the converted files; convert them first if they are not in the cache. Return None if there is
+    no cache folder, or if changes of a file could not be noticed (`cache.stamp`). Raises SourceError.
+
+    `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
+    the schema of all files. `batches`: function that reads the record batches of a file."""
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None
@@ -198,8 +201,8 @@ def _convert(
 
 
 class ConvertedTable(BlockTable):
-    """Table of `files`, read from the cache file `place`. `held`: descriptor of that file, closed together with the
-    table."""
+    """Table of `files`, read from the cached file `place`. `held`: descriptor of the cached file, which is closed
+    together with the table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:
         import pyarrow as pa

@@ -20,7 +20,7 @@ EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     """Return the column `name` for the Arrow type `kind`, or a text with the reason why it cannot be read. `first`: a
-    value of the column that is not missing, which gives the length of lists."""
+    value of the column that is not missing; the length of lists is taken from it."""
     import pyarrow as pa
 
     types = pa.types
@@ -47,8 +47,8 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
 
 
 def _without_views(kind: Any) -> Any:
-    """Return an Arrow type with ordinary text and bytes in place of views. Polars writes views, which most functions of
-    pyarrow do not support."""
+    """Return an Arrow type in which ordinary text and bytes replace the types `string_view` and `binary_view`. Polars
+    writes these types, which most functions of pyarrow do not support."""
     import pyarrow as pa
 
     types = pa.types
@@ -73,7 +73,7 @@ def _without_views(kind: Any) -> Any:
 
 
 def without_views(table: Any) -> Any:
-    """Return the Arrow table with ordinary text and bytes in place of views."""
+    """Return the Arrow table in which ordinary text and bytes replace the types `string_view` and `binary_view`."""
     for place, field in enumerate(table.schema):
         kind = _without_views(field.type)
         if kind != field.type:
@@ -92,8 +92,8 @@ def _cast(values: Any, kind: Any) -> Any:
 
 
 def _holds_files(kind: Any) -> bool:
-    """Return whether an Arrow type is bytes, or the struct {bytes, path} in which Hugging Face `datasets` stores
-    images."""
+    """Return whether the values of an Arrow type are files: bytes, or the struct {bytes, path} in which Hugging Face
+    `datasets` stores images."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -120,8 +120,8 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
 
 
 def _is_of_json(kind: Any) -> bool:
-    """Return whether an Arrow type consists of text, numbers and booleans, in lists and structs. (JSON has no
-    dates.)"""
+    """Return whether an Arrow type can be written as JSON: it consists of text, numbers and booleans, in lists and
+    structs. (JSON has no dates.)"""
     import pyarrow as pa
 
     types = pa.types
@@ -134,7 +134,7 @@ def _is_of_json(kind: Any) -> bool:
 
 
 def _is_of_lists(kind: Any) -> bool:
-    """Return whether an Arrow list type has lists of numbers, or texts, as items."""
+    """Return whether an Arrow list type is a list of texts, or of lists of numbers at any depth."""
     import pyarrow as pa
 
     types = pa.types
@@ -158,8 +158,8 @@ _NUMBERS = frozenset(
 
 
 def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
-    """Return `values`, an Arrow ChunkedArray or Array, as the numpy array that `Table.read` returns for the column.
-    `where`: the file, for messages. Raises SourceError."""
+    """Return Arrow values as the numpy array that `Table.read` returns for `column`. `values`: a ChunkedArray or Array.
+    `where`: path of the file, for messages. Raises SourceError."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -226,13 +226,13 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
 
 
 class MemoryTable(Table):
-    """Table of Arrow tables in memory, concatenated by rows. A column is converted to numpy when it is first read."""
+    """Table in memory: Arrow tables, concatenated by rows. A column is converted to numpy when it is first read."""
 
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """Concatenate `pieces`, (file, Arrow table) of each file. `bad`: for each file, the rows that were left out,
-        counted from 0, each with the reason ("" for blank lines)."""
+        """Concatenate the Arrow tables in `pieces`: (path of the file, table). `bad`: for each file, the rows that were
+        left out, as (number from 0, reason); the reason is "" for blank lines."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -277,8 +277,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Convert a column of text to numbers if fewer than one value in five is not a number; such values become
-        missing. Otherwise leave the column unchanged."""
+        """Convert a column of text to numbers if fewer than one value in five is not a number; such values are missing
+        afterwards. Otherwise leave the column unchanged."""
         import numpy as np
 
         values = self._column(name)
@@ -306,8 +306,9 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """Return the position of a row for messages, if rows of the files were left out: its number in the file. `starts`:
-    first row of each file; `gone`: for each file, the rows left out, from 0, ascending."""
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file and includes
+    rows that were left out. `row`: number of the row in the table. `starts`: number in the table of the first row of
+    each file. `gone`: for each file, the numbers of the rows that were left out, from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -320,8 +321,8 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
-    """Return the position of a row for messages: `row 12 of data/b.csv`. `starts`: number in the table of the first row
-    of each file. Rows count from 1 in each file, without the header."""
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, without the
+    header. `row`: number of the row in the table. `starts`: number in the table of the first row of each file."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -329,8 +330,8 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
-    """Return the Arrow table with the columns named in `mixed` converted to text, because their types differ between
-    files."""
+    """Return the Arrow table of a file in which the columns `mixed` are converted to text, because their types differ
+    between the files."""
     import pyarrow as pa
 
     for name in mixed:
@@ -339,8 +340,8 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return the columns of an Arrow schema that can be read, and by name the reasons why others cannot. `first(name)`
-    returns a value that is not missing."""
+    """Return ({name: column} for the columns of an Arrow schema that can be read, {name: reason} for the others).
+    `first`: function (name) -> a value of the column that is not missing, or None."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:
@@ -355,8 +356,8 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 
 
 def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any) -> dict[str, Column]:
-    """Return the columns, of which those in `names` become LISTS if they are lists of any length in the Arrow
-    schema."""
+    """Return `columns` with the dtype LISTS for each column in `names` that consists of lists of any length in the
+    Arrow schema `schema`."""
     import pyarrow as pa
 
     found = dict(columns)

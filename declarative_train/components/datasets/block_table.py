@@ -1,5 +1,5 @@
-"""Table of files that consist of blocks (row groups, record batches): a block is read when one of its rows is
-needed."""
+"""Table of files that consist of blocks (row groups of Parquet, record batches of Arrow). A block is read when one of
+its rows is needed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CACHE_BYTES = 256 << 20  # decoded blocks in memory, per process
 
 
 class BlockFormat(ABC):
-    """Reader of one file format with blocks. `block` is the word for a block in messages."""
+    """Interface to a file format with blocks. `kind`: name of the format. `block`: word for a block in messages."""
 
     kind: ClassVar[str]
     block: ClassVar[str]
 
     @abstractmethod
     def open(self, path: str) -> Any:
-        """Open a file for one thread and return the opened file, which the other methods receive. Raises
+        """Open a file for use by one thread, and return the opened file, which the other methods take. Raises
         SourceError."""
 
     @abstractmethod
@@ -38,17 +38,18 @@ class BlockFormat(ABC):
 
     @abstractmethod
     def footer(self, opened: Any) -> dict[str, Any]:
-        """Return the `rows` of each block, the `names` of the columns and their uncompressed `sizes` in bytes."""
+        """Return {"rows": number of rows of each block, "names": names of the columns, "sizes": {column: uncompressed
+        bytes}}."""
 
     @abstractmethod
     def read(self, opened: Any, number: int, names: list[str], most: int | None) -> Any:
-        """Return columns of block `number` as an Arrow table; with `most`, only the first `most` rows are needed.
-        Raises OSError and ArrowInvalid."""
+        """Return the columns `names` of block `number` as an Arrow table; if `most` is given, only its first `most`
+        rows are needed. Raises OSError and ArrowInvalid."""
 
 
 class BlockTable(Table):
-    """Table of files with blocks, read by a `BlockFormat`. A block is read as a whole, when one of its rows is
-    needed."""
+    """Table of files with blocks, which a `BlockFormat` reads. When one row of a block is needed, the whole block is
+    read."""
 
     def __init__(self, files: Sequence[str], form: BlockFormat) -> None:
         import numpy as np
@@ -133,8 +134,8 @@ class BlockTable(Table):
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the columns `names` of the block with number `group` in the table, as numpy arrays; recently used
-        blocks stay in memory. Thread-safe."""
+        """Return {name: numpy array} of the columns `names` of a block. `group`: number of the block in the table.
+        Recently used blocks stay in memory. Thread-safe."""
         from declarative_train.components.datasets.arrow_columns import to_numpy
 
         found: dict[str, np.ndarray] = {}
@@ -156,8 +157,8 @@ class BlockTable(Table):
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """Return the columns `names` of block `number` of a file as an Arrow table; with `most`, only the first `most`
-        rows are needed."""
+        """Return the columns `names` of block `number` of a file as an Arrow table; if `most` is given, only its first
+        `most` rows are needed. Raises SourceError."""
         import pyarrow as pa
 
         from declarative_train.components.datasets.arrow_columns import without_views
@@ -176,8 +177,8 @@ class BlockTable(Table):
 
 
 class Footers:
-    """Summaries of the files of a table (rows, columns, sizes), so that it can be opened without reading the files.
-    They are cached on disk by path, size and date."""
+    """Summaries of the files of a table (rows, columns, sizes). With them, a table can be opened without reading its
+    files. They are cached on disk by path, size and date of the files."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
         from declarative_train.components.datasets.arrow_columns import check_distinct, check_same_columns
@@ -224,8 +225,8 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return the columns that can be read, and by name the reasons why others cannot. `first(name)` returns a value
-        that is not missing."""
+        """Return ({name: column} for the columns that can be read, {name: reason} for the others). `first`: function
+        (name) -> a value of the column that is not missing, or None."""
         from declarative_train.components.datasets.arrow_columns import describe_all
 
         if self._described is None:
@@ -246,8 +247,8 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return values in the order of the requested rows. `gathered`: the values in the order of the files; `places`: for
-    each, its index among the requested rows."""
+    """Return values in the order in which rows were requested. `gathered`: the values in the order of the files.
+    `places`: for each of these values, the index of its row among the requested rows."""
     import numpy as np
 
     found = np.empty_like(gathered)

@@ -37,21 +37,22 @@ _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class _BlockSize:
-    """Number of bytes that pyarrow parses at a time. It must be larger than any row."""
+    """Number of bytes that pyarrow parses at a time. It must be larger than any row, and grows if a longer row is
+    found."""
 
     def __init__(self, block: int) -> None:
         self.block = block
 
     def grow(self, error: SourceError) -> None:
-        """Enlarge the block 16 times, up to the maximum, if `error` says that a row is longer than a block. Raise
-        `error` again if it has another reason, or if the size is at its maximum."""
+        """Multiply the size by 16, up to the maximum, if `error` says that a row is longer than a block. Raise `error`
+        again if it has another reason, or if the size is already the maximum."""
         if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
             raise error
         self.block = min(self.block * 16, _MOST_BLOCK)
 
 
 def _check_encoding(name: str) -> str:
-    """Return the name of an encoding that stores ASCII characters as single bytes. Raises ValueError for others."""
+    """Return `name` if it is an encoding that stores ASCII characters as single bytes. Raises ValueError otherwise."""
     try:
         same = "a,1\n".encode(name) == b"a,1\n"
     except LookupError:
@@ -62,13 +63,13 @@ def _check_encoding(name: str) -> str:
 
 
 class CsvDataset(FilesDataset):
-    """Rows of CSV files, read into memory. The first line names the columns; blanks around a name are removed.
+    """Rows of CSV files, read into memory. The first line has the names of the columns; blanks around a name are
+    removed.
 
     Types are detected from all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`, `null`
-    and `nan` are missing values, as are `missing_values`. Several files are one table, file after file. Files that end
-    in `.gz`, `.bz2` or `.zst` are decompressed. More than 1 GiB is converted once, to a file in the user's cache, and
-    read from there in blocks.
-    """
+    and `nan` are missing values, and so are the words in `missing_values`. Several files are one table, file after
+    file. Files that end in `.gz`, `.bz2` or `.zst` are decompressed. Files of more than 1 GiB in total are converted
+    once, to a file in the user's cache, and read from there in blocks."""
 
     type: Literal["csv"] = "csv"
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
@@ -124,7 +125,7 @@ class CsvDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
-        """Yield an opened file. Raises SourceError, also for errors while the `with` block reads."""
+        """Yield an opened file. Raises SourceError, also in place of errors that occur in the `with` block."""
         import pyarrow as pa
 
         if packing(path) is None:
@@ -146,9 +147,9 @@ class CsvDataset(FilesDataset):
             raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return Arrow types that can hold all values of all files. They are detected from the first block in the order
-        of pyarrow's types; if a later value does not fit, its column gets a wider type and detection starts again.
-        `room`: size of the blocks. `heartbeat`: called after each block, to show progress."""
+        """Return an Arrow schema whose types can hold all values of all files. The types are detected from the first
+        block. If a later value does not fit, its column gets the next wider type, and detection starts again. `room`:
+        size of the blocks. `heartbeat`: called after each block, to show progress."""
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -176,9 +177,9 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return (column, value) of the first value in the file `path` that does not fit the type of its column, None
-        if all fit. `first`: the first file, whose types are written to `found`. `wider`: types to use in place of
-        detected ones, by column."""
+        """Return (column, value) of the first value in the file `path` that does not fit the type of its column, or
+        None if all fit. `first`: path of the first file. `found`: types of the columns; those detected here are added.
+        `wider`: types by column that replace detected ones. `heartbeat`: called after each block."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -202,7 +203,7 @@ class CsvDataset(FilesDataset):
         return None
 
     def _next_type(self, kind: Any, value: str | None) -> Any:
-        """Return the next wider Arrow type after `kind`, which cannot hold `value`."""
+        """Return the next Arrow type, after `kind`, that can hold `value`, which `kind` cannot hold."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -234,9 +235,9 @@ class CsvDataset(FilesDataset):
         return self._open_reader(file, self.columns, types, bad, room.block)
 
     def read_text(self, file: Any, names: Sequence[str] | None, columns: Sequence[str], block_bytes: int) -> Any:
-        """Return pyarrow's reader of record batches with the columns `columns`, all as text. `names`: the names of all
-        columns; None: they are in the first line. `block_bytes`: size of a batch. Reading raises ArrowInvalid, see
-        `explain`."""
+        """Return a reader of record batches (of pyarrow) with the columns `columns`, all as text. `names`: the names of
+        all columns; None: they are in the first line. `block_bytes`: size of a batch. Reading raises ArrowInvalid,
+        which `explain` turns into a SourceError."""
         import pyarrow as pa
 
         return self._open_reader(file, names, dict.fromkeys(columns, pa.string()), [], block_bytes, columns)
@@ -264,8 +265,8 @@ class CsvDataset(FilesDataset):
         )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
-        """Return pyarrow's options of the parser. Rows that are left out are appended to `bad`, counted from 0 after
-        the header."""
+        """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends them to `bad`, as
+        (number from 0 after the header, reason)."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
@@ -304,9 +305,10 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
-        """Return the place of a row as `line 12`, the line at which it begins. `row`: pyarrow's number of the row,
-        which counts from 1 with the header, without blank lines and without line breaks in quotes. The file is read
-        again, which is acceptable after an error; if that fails, return `row 11`."""
+        """Return where a row begins, as `line 12`. `row`: the number that pyarrow gives to the row. This number counts
+        from 1, includes the header, and excludes blank lines and line breaks in quotes. So the file is read again to
+        find the line (after an error this is acceptable). If that fails, return the number without the header, as `row
+        11`."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
@@ -325,11 +327,10 @@ class CsvDataset(FilesDataset):
 
 
 def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
-    """Call `read` and return its result.
+    """Call `read` and return its result. If a signal cancels it, call it again.
 
-    Arrow cancels a read on a signal and then runs the signal's handler. If the handler raises nothing, as in a run that
-    stops at the end of a step, `read` is called again.
-    """
+    Arrow cancels a read on a signal, and then runs the handler of the signal. The handler may raise nothing, as in a
+    run that stops only at the end of the current step; then the result is still needed."""
     import pyarrow as pa
 
     try:
@@ -343,8 +344,8 @@ def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _without_bytes(table: Table) -> Table:
-    """Return the table without columns of bytes, which are text that is not UTF-8 in a CSV file (in other sources bytes
-    are files)."""
+    """Return the table without its columns of bytes. In a CSV file these are texts that are not UTF-8. (In other
+    sources, a column of bytes has files.)"""
     lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}
@@ -352,8 +353,8 @@ def _without_bytes(table: Table) -> Table:
 
 
 def _no_text(table: Table, name: str) -> str:
-    """Return the reason why the column `name` of bytes is left out of the table, with its first value that is not UTF-8
-    if that is near the beginning."""
+    """Return the reason why the column `name`, which has bytes, is left out of the table. The text contains the first
+    value that is not UTF-8, if it is near the beginning."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
         for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
             try:
@@ -366,7 +367,7 @@ def _no_text(table: Table, name: str) -> str:
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:
-    """Return a hint if the header line has another common delimiter more often than `delimiter`, else None."""
+    """Return a hint if another common delimiter occurs more often in the header line than `delimiter`, else None."""
     with open_decompressed(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)

@@ -30,12 +30,11 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
 class JsonlDataset(FilesDataset):
-    """Rows of JSON lines files, read into memory: one object per line, whose keys are the columns.
+    """Rows of JSON lines files, read into memory. Each line is one object, whose keys are the columns.
 
-    A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file. Files
-    that end in `.gz`, `.bz2` or `.zst` are decompressed. More than 1 GiB is converted once, to a file in the user's
-    cache, and read from there in blocks.
-    """
+    A key that is missing in a line, or is `null`, is a missing value. Several files are one table, file after file.
+    Files that end in `.gz`, `.bz2` or `.zst` are decompressed. Files of more than 1 GiB in total are converted once, to
+    a file in the user's cache, and read from there in blocks."""
 
     type: Literal["jsonl"] = "jsonl"
 
@@ -51,8 +50,8 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. Blank lines and, if bad rows are skipped, the lines left out are appended to `bad`.
-    `budget`: limit on the memory for compressed text; None: no limit."""
+    """Return the table of a file. `bad`: list to which blank lines are appended, and with bad rows skipped, also the
+    lines that were left out. `budget`: limit on the memory for compressed text; None: no limit. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -75,7 +74,8 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
 
 
 def _all_of(file: Any) -> bytes:
-    """Return the rest of a stream, read block by block, since a compressed file may hold far more than its size."""
+    """Return the rest of a stream. It is read block by block, because the content of a compressed file may be far
+    larger than the file."""
     blocks = []
     while block := file.read(BLOCK_BYTES):
         blocks.append(block)
@@ -83,8 +83,8 @@ def _all_of(file: Any) -> bytes:
 
 
 def _blank(content: Any) -> list[tuple[int, str]]:
-    """Return (number from 0, "") of each blank line, without the end of the last line. Blank lines are no rows but
-    count as lines."""
+    """Return (number from 0, "") for each blank line. The empty text after the last line break is not a line. Blank
+    lines are not rows, but line numbers count them."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -92,8 +92,8 @@ def _blank(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return `error`, a message of pyarrow, with line numbers in place of row numbers, which do not count the lines
-    `gone`."""
+    """Return `error`, a message of pyarrow, with line numbers in place of row numbers. pyarrow does not count the lines
+    in `gone`, which are (number from 0, reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -105,7 +105,8 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line, bytes) of whole lines, some MiB at a time. Raises SourceError."""
+    """Yield pieces of a file, as (number of the first line from 0, bytes of whole lines); each has some MiB. Raises
+    SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:
@@ -129,7 +130,8 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-    """Return Arrow types that can hold all values of all files. Raises SourceError."""
+    """Return an Arrow schema whose types can hold all values of all files. `heartbeat`: called after each piece of a
+    file, to show progress. Raises SourceError."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
@@ -155,8 +157,8 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """Return the Arrow type that can hold the values of the types `one` and `other`, as pyarrow would choose for one
-    file. Raises ValueError if there is none."""
+    """Return the Arrow type that can hold the values of both types `one` and `other`. It is the type that pyarrow would
+    choose if the values were in one file. Raises ValueError if there is none."""
     import pyarrow as pa
 
     types = pa.types
@@ -179,8 +181,8 @@ def _wider(one: Any, other: Any) -> Any:
 
 
 def _like(kind: Any) -> Any:
-    """Return the widest Arrow type for JSON values of the same kind as those of the type `kind` (numbers, texts, lists,
-    ...); None if all values are missing."""
+    """Return the widest Arrow type for JSON values of the same sort (numbers, texts, lists, ...) as the values of type
+    `kind`; None if `kind` is the type of missing values."""
     import pyarrow as pa
 
     types = pa.types
@@ -207,11 +209,12 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of whole lines (`content`) of a file; `first` is the number of the first line, from 0.
+    """Return the table of the lines `content` of a file. `first`: number of the first of these lines in the file, from
+    0.
 
-    Blank lines and, if bad rows are skipped, the lines left out are appended to `bad`. `schema`: types of all columns;
-    None: detect them. `like`: types of the lines before; lines with other types are left out. Raises SourceError.
-    """
+    `bad`: list to which blank lines are appended, and with bad rows skipped, also the lines that were left out.
+    `schema`: types of all columns; None: they are detected. `like`: types of the lines before, if bad rows are skipped;
+    lines with values of other types are left out. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -240,8 +243,8 @@ def read_lines(
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Return the table of the lines in `content` that are JSON objects with values of the types of earlier lines or of
-    `schema`. The other lines are appended to `bad`, each with the reason."""
+    """Return the table of the lines in `content` that are JSON objects, with values of the types in `schema`, or if it
+    is None, of the types of earlier lines. The other lines are appended to `bad`, as (number from 0, reason)."""
     import json as strict
 
     import pyarrow as pa
@@ -284,8 +287,8 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
-    """Raise SourceError if a line has more nested lists and objects than pyarrow can read. `first`: number of the first
-    line, for the message."""
+    """Raise SourceError if a line has more lists and objects inside each other than pyarrow can read. `first`: number
+    of the first line, from 0, for the message."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

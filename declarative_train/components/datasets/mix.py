@@ -1,5 +1,5 @@
-"""Mixture as a source: the tables of several sources, one after the other. The order of the samples (data/mixture.py)
-decides how often each source is read."""
+"""Mixture as a source: its table is the tables of several sources, one after the other. The order of the samples
+(data/mixture.py) decides how often each source is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """Return the source in a mixture from its data in a plan; other values are returned unchanged."""
+    """Return the source in a mixture. `value`: the source as data, as in a plan. Other values are returned
+    unchanged."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -39,12 +40,12 @@ class MixMember(Keys):
 
 
 class MixDataset(Dataset):
-    """Rows of several sources, mixed by weight: in every part of the training each source has exactly its share.
+    """Rows of several sources, mixed by weight. Among the first N samples of the training, for any N, the number of
+    samples of a source differs from its exact share by less than 2.
 
-    An epoch has as many samples as all sources together. A source that is small for its weight is repeated, each time
-    in another order. The columns are those that all sources have. Sets are cut from each source separately; with `of:
-    NAME`, from one.
-    """
+    An epoch has as many samples as all sources together. A source that is too small for its weight is repeated, each
+    time in another order. The columns are those that all sources have. The sets of `data.split` are taken from each
+    source separately, or from one source with `of: NAME`."""
 
     type: Literal["mix"] = "mix"
     of: Annotated[dict[Name, MixMember], Field(min_length=1)]
@@ -76,10 +77,11 @@ class MixDataset(Dataset):
 
 
 class MixTable(Table):
-    """Tables concatenated by rows, with the columns that all of them have."""
+    """Tables concatenated by rows. The columns are those that all tables have."""
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        """Concatenate the tables. Raises SourceError if they have no column in common."""
+        """Concatenate the tables. `tables`: {name of a source: its table}. Raises SourceError if they have no column in
+        common."""
         import numpy as np
 
         self.tables = tuple(tables.values())
@@ -151,8 +153,8 @@ class MixTable(Table):
                 yield table, begin, slice(first, last)
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Return (N, length, ...) by column, as `Table.read_runs`. A run must not cross from one source into the
-        next."""
+        """Return {column: values (N, length, ...)} of N runs of `length` consecutive rows, as `Table.read_runs` does.
+        `starts`: first row of each run. All rows of a run must be in the same source."""
         import numpy as np
 
         member = np.searchsorted(self._starts, starts, side="right") - 1
@@ -167,8 +169,8 @@ class MixTable(Table):
         return found
 
     def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return `read`, the values of one source by column, converted to the dtypes that the columns have in the
-        mixture."""
+        """Return `read` ({column: values of one source}) with the values converted to the dtypes that the columns have
+        in the mixture."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype
@@ -188,15 +190,15 @@ class MixTable(Table):
 
 
 def _begins(table: Table) -> np.ndarray:
-    """Return the first row of each block of a table; a table without blocks counts as one block."""
+    """Return the number of the first row of each block of a table. A table without blocks counts as one block."""
     import numpy as np
 
     return np.zeros(1, np.int64) if table.blocks is None else np.asarray(table.blocks, np.int64)[:-1]
 
 
 def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return the columns that all tables have, and by name the reasons why other columns cannot be read. Raises
-    SourceError."""
+    """Return ({name: column} for the columns that all tables have, {name: reason} for the others, which cannot be
+    read). Raises SourceError if there is no common column."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}
@@ -220,7 +222,7 @@ def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]
 
 
 def _join_columns(columns: list[Column]) -> Column | None:
-    """Return a column whose type can hold the values of all `columns`, or None if there is none."""
+    """Return a column whose type can hold the values of all `columns`; None if there is no such type."""
     import numpy as np
 
     first = columns[0]

@@ -1,7 +1,7 @@
-"""NumPy files as a source: a table of their arrays, memory-mapped if the file allows it.
+"""NumPy files as a source. The columns of its table are the arrays of the files; they are memory-mapped if the file
+allows it.
 
-Opening reads only headers. Arrays that no field uses are never read.
-"""
+Opening the source reads only headers. Arrays that no field uses are never read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ _OBJECTS = "it holds Python objects, which are never loaded"
 
 
 class NpyDataset(FilesDataset):
-    """Rows of NumPy arrays: dimension 0 counts the rows.
+    """Rows of NumPy arrays: dimension 0 of an array counts the rows.
 
-    `.npz`: the arrays of the file are the columns, under their names; several files are one table, file after file.
-    `.npy`: each file is one column with the name of the file (`x.npy` is `x`); the parts of a structured array are
-    separate columns. Local files that are not compressed are mapped, not read; compressed arrays are decompressed when
-    a field uses them. An array of an archive with a wrong checksum is an error (mapped ones of more than 2 GiB are not
-    checked).
-    """
+    `.npz`: the arrays of the file are the columns, under their names. Several files are one table, file after file.
+    `.npy`: each file is one column with the name of the file (`x.npy` is `x`), except that each field of a structured
+    array is a column. Local files that are not compressed are mapped into memory, not read; compressed arrays are
+    decompressed when a field uses them. An array in an archive whose checksum is wrong is an error (mapped arrays of
+    more than 2 GiB are not checked)."""
 
     type: Literal["npy"] = "npy"
 
@@ -76,9 +75,8 @@ class NpyDataset(FilesDataset):
 class StoredArray(NamedTuple):
     """Array in a file, described by its header.
 
-    `read` loads the values, which are then kept in memory; `mapped` returns them as a view of the bytes of the file;
-    `check` compares those bytes with their checksum. Both raise SourceError.
-    """
+    `read` returns the values, for an array that cannot be mapped. `mapped` returns the array as a view of the bytes of
+    the file. `check` compares these bytes with their checksum. `read` and `check` raise SourceError."""
 
     path: str
     shape: tuple[int, ...]
@@ -93,11 +91,10 @@ class StoredArray(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Table whose columns are arrays of several files, concatenated by rows. In place of an array, a text is the reason
-    why there is no such column.
+    """Table whose columns are the arrays of one or several files, concatenated by rows. `pieces`: {name: array} of each
+    file, or in place of an array a text, the reason why it cannot be a column.
 
-    Arrays whose length differs from that of most arrays (a mean, a list of names) are not columns.
-    """
+    An array whose length differs from that of most arrays (a mean, a list of names) is not a column."""
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)
@@ -154,8 +151,8 @@ class ArrayTable(Table):
         return found
 
     def _array(self, piece: int, name: str) -> np.ndarray:
-        """Return all values of the array `name` of file number `piece`, from memory or the mapped file. Raises
-        SourceError."""
+        """Return all values of the array `name` in file number `piece`, from memory or as a view of the mapped file.
+        Raises SourceError."""
         stored, key = self._pieces[piece][name], (piece, name)
         if stored.mapped is None:
             if key not in self._kept:
@@ -211,8 +208,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return the arrays of a file by name, without reading their values; for other members of an archive, the reason
-    why it is not an array. Raises SourceError."""
+    """Return {name: array} of a file, without reading the values. In place of an array, there is a text with the reason
+    why a member of an archive is not one. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
@@ -264,16 +261,16 @@ def _in_place(
     part: str | None,
     content: np.ndarray,
 ) -> np.ndarray:
-    """Return an array as a view of the file's `content` from byte `begin` on; with `part`, one field of a structured
-    array."""
+    """Return an array as a view of the bytes `content` of a file. `begin`: index of its first byte. `part`: name of one
+    field of a structured array; None: the whole array."""
     flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
     found = flat.reshape(shape, order=order)
     return found if part is None else found[part]
 
 
 def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray | str:
-    """Return an array of an archive (`.npz`), described by its header, or a text with the reason why it is not an
-    array."""
+    """Return the array that is the member `member` of an archive (`.npz`), described by its header, or a text with the
+    reason why the member is not an array."""
     from numpy.lib import format as npy
 
     headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -304,17 +301,16 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
 def _begin(file: Any, member: zipfile.ZipInfo) -> int:
     """Return the offset in the file at which the content of an uncompressed archive member begins.
 
-    The local header before it (30 bytes, then name and extra field) may differ in length from the central one:
-    https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7.
-    """
+    A local header is before the content: 30 bytes, then a name and an extra field, whose lengths may differ from those
+    in the central directory: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
     file.seek(member.header_offset + 26)
     lengths = file.read(4)
     return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
 
 
 def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
-    """Raise SourceError if the bytes of an archive member do not match their checksum; very large members are not
-    checked. `content`: the bytes of the file; the member's begin at `begin`."""
+    """Raise SourceError if the bytes of an archive member do not match its checksum. Members of more than 2 GiB are not
+    checked. `content`: the bytes of the file. `begin`: index of the member's first byte."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not match its checksum"
         message = f"cannot read {format_path(path)}: {reason}"
@@ -322,7 +318,7 @@ def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) 
 
 
 def _decompress(path: str, member: str) -> np.ndarray:
-    """Return the array of a compressed archive member. Raises SourceError; zipfile compares the checksum."""
+    """Return the array of a compressed archive member. Raises SourceError, also if its checksum is wrong."""
     import numpy as np
 
     with (

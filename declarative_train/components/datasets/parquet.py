@@ -14,10 +14,10 @@ _KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
 
 
 class ParquetDataset(FilesDataset):
-    """Rows of Parquet files. Only the columns that fields use are read; data larger than memory are read by row group.
+    """Rows of Parquet files. Only the columns that fields use are read. Data that is larger than memory is read one row
+    group at a time.
 
-    Several files are one table, file after file.
-    """
+    Several files are one table, file after file."""
 
     type: Literal["parquet"] = "parquet"
 

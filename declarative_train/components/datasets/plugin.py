@@ -1,4 +1,4 @@
-"""Source of a plugin: a user's class that returns rows by number; the class or the recipe declares the columns."""
+"""Source of a plugin: a user's class that returns rows by number. The class or the recipe may declare the columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DECLARED: TypeAdapter[dict[str, Any]] = TypeAdapter(Declared)
 
 
 class PluginDataset(PluginComponent, Dataset):
-    """Source of a plugin: the user's method `__getitem__` returns one row by its number, or `read` several rows. The
-    results are compared with the declared columns."""
+    """Source of a plugin. The user's class has one of two methods: `__getitem__` returns one row by its number, `read`
+    returns several rows. The results are compared with the declared columns."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "columns"})
     declared: ClassVar[Mapping[str, Any] | None] = None
@@ -64,8 +64,8 @@ class PluginDataset(PluginComponent, Dataset):
         return PluginTable(self)
 
     def outline(self) -> Table | None:
-        """Return a table with the declared columns and no rows, for callers that must not run the user's code; None if
-        no columns are declared."""
+        """Return a table with the declared columns whose rows cannot be read, for callers that must not run the user's
+        code. Return None if no columns are declared."""
         return None if self.keys is None else _Outline(self.keys)
 
 

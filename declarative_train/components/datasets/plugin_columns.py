@@ -52,7 +52,8 @@ Declared = Annotated[dict[str, Number | Single | ColumnKeys], Field(min_length=1
 
 
 class Described(Protocol):
-    """Interface of a plugin's source, as far as `PluginTable` uses it, so that the table need not import the source."""
+    """Interface of a plugin's source, with everything that `PluginTable` uses. So the table need not import the
+    source."""
 
     @property
     def type(self) -> str: ...
@@ -75,5 +76,5 @@ class Described(Protocol):
     def as_data(self) -> dict[str, object]: ...
     def settings(self) -> dict[str, Any]: ...
     def make(self, *first: object) -> Any:
-        """Create an object of the user's class, with `first` as first arguments. Raises any exception of the user's
-        code."""
+        """Create an object of the user's class. `first`: first arguments of its constructor. Raises any exception of
+        the user's code."""

@@ -1,10 +1,9 @@
 """Table of a plugin's source: it calls the user's code for rows by number, and compares each row with the declared
 columns.
 
-The object of the user's class is created with random generators seeded by its arguments, so that every process creates
-the same one. A forked process shares the object, unless it holds open files: both processes would move their position,
-so each creates its own.
-"""
+The object of the user's class is created with random generators that are seeded by its arguments, so that every process
+creates the same object. A forked process uses the same object as its parent, unless the object holds open files: the
+two processes would share the position in the file, so the forked process creates an object of its own."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ class PluginTable(Table):
             self._small = {name for name, each in keys.items() if each.is_number}
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, object]]]:
-        """Pickle the settings of the source, not the user's object: a process without shared memory creates its own
-        object."""
+        """Pickle the settings of the source, not the user's object. A process that is not forked creates an object of
+        its own."""
         return _reopen, (self._dataset.as_data(),)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -78,8 +77,8 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Cache the columns of `arrays` that have a single number per row, so that reading a label later does not
-        compute its image again. `numbers`: the rows in `arrays`."""
+        """Cache the columns of `arrays` that have a single number per row, so that a label can be read later without
+        computing the image of its row again. `numbers`: the numbers of the rows in `arrays`."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -95,7 +94,8 @@ class PluginTable(Table):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one thread at a time run the user's code. A forked process begins with a new lock."""
+        """Run the `with` block in one thread at a time, because it calls the user's code. A forked process begins with
+        a new lock."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
@@ -106,8 +106,8 @@ class PluginTable(Table):
 
     @contextmanager
     def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
-        """Convert any exception of the user's code in the `with` block into SourceError, with the row and the line of
-        the code. `doing`: what the code does, for the message."""
+        """Convert any exception of the user's code in the `with` block into SourceError. `doing`: what the code does.
+        `row`: number of the row. The message contains both, and the line of the code."""
         try:
             yield
         except Exception as error:  # any exception of the user's code is reported
@@ -126,8 +126,9 @@ class PluginTable(Table):
         return self._name_values(found, row)
 
     def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
-        """Return `found`, the user's result for a row, as the values by column. If no columns are declared, return all
-        values under their own names. Raises SourceError for another form."""
+        """Return {column: value} for the user's result `found` of one row. If no columns are declared, return all
+        values of a dictionary or named tuple under their own names. Raises SourceError if the result does not have the
+        declared columns."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:
@@ -147,7 +148,7 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the arrays (N, ...) that the user's method `read` returns for these rows, by column. Raises
+        """Return {column: array (N, ...)} for the rows `numbers` (N,), from the user's method `read`. Raises
         SourceError."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
@@ -230,7 +231,8 @@ def _reopen(data: dict[str, object]) -> Table:
 
 
 def _holds_files(made: object) -> bool:
-    """Return whether an object has an open file as attribute or item, at most a few levels deep."""
+    """Return whether an object holds an open file: as an attribute or item, or in such an attribute or item, and so on.
+    At most _LOOKED_AT objects are searched."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

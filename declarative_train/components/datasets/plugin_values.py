@@ -1,5 +1,5 @@
-"""Conversion of values that a plugin's code returns to the numpy array of a column, or a message about a wrong
-value."""
+"""Conversion of values that a plugin's code returns to the numpy array of a column. A value that does not fit becomes a
+message."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Wrong = Callable[[int, str], Exception]
 
 
 def keys_of(value: Any) -> ColumnKeys | str:
-    """Return the description of the column to which a value belongs; if a column cannot hold the value, a text that
-    describes the value."""
+    """Return the description of a column for values like `value`. If no column can hold it, return a text that
+    describes `value`, for a message."""
     for dtype, is_one in _SINGLE.items():
         if value is not None and is_one(value):
             return ColumnKeys.model_validate({"dtype": dtype})
@@ -33,8 +33,8 @@ def keys_of(value: Any) -> ColumnKeys | str:
 
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
-    """Return the values of N rows as an array (N, *shape). Missing values (None) become nan, None or NaT. Raises
-    `wrong(position, description)` for a value that the column cannot hold."""
+    """Return the values of N rows as an array (N, *shape). A missing value (None) becomes nan, None or NaT. If the
+    column cannot hold a value, the exception `wrong(position of the value, description)` is raised."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)
@@ -61,8 +61,8 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the value is an array or tensor, whose
-    dtype must be `wanted`; otherwise a Python number, which only has to fit."""
+    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the dtype of the value must be `wanted`,
+    because the user returned an array or tensor; a Python number only has to fit into `wanted`."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:
@@ -73,8 +73,8 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any) -> tuple[np.ndarray, bool] | None:
-    """Return (value as an array, whether it was an array or tensor, whose dtype the user chose); None for other
-    values."""
+    """Return (value as an array, whether the user returned an array or tensor, and so chose the dtype); None if the
+    value is not a number or numbers."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True
     if isinstance(value, bool | int | float):

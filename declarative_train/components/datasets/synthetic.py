@@ -1,4 +1,4 @@
-"""Synthetic data as a source: a table that computes every value from (seed, row), so it needs no memory at any size."""
+"""Synthetic data as a source. Its table computes every value from (seed, row), so data of any size need no memory."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class SyntheticTable(Table):
         return key_of("synthetic", self._made.kind, self._made.seed, *parts)
 
     def _normal(self, rows: np.ndarray, width: int, key: int) -> np.ndarray:
-        """Return standard normal numbers (N, width) for N rows, which depend on the row and `key`."""
+        """Return standard normal numbers (N, width) for the N rows `rows`. They depend only on the row and `key`."""
         import numpy as np
 
         return normal(rows[:, None] * np.int64(width) + np.arange(width), key)
@@ -122,7 +122,7 @@ class SyntheticTable(Table):
         return below(rows, self._key("class"), 2)
 
     def _direction(self, name: str) -> np.ndarray:
-        """Return a random unit vector (features,), the same for the same `name`."""
+        """Return a random unit vector (features,). It is always the same for the same `name`."""
         import numpy as np
 
         vector = normal(np.arange(self._made.features), self._key(name))
@@ -130,8 +130,8 @@ class SyntheticTable(Table):
         return unit
 
     def _clouds(self, rows: np.ndarray) -> np.ndarray:
-        """Return points (N, features) around class centres, which are on a sphere, about 1 apart. Each feature has
-        variance 1."""
+        """Return points (N, features) around the centres of their classes. The centres are on a sphere, about 1 apart.
+        Each feature has variance 1."""
         import numpy as np
 
         width, classes = self._made.features, self._made.classes
@@ -162,7 +162,8 @@ class SyntheticTable(Table):
         return y + self._made.noise * normal(rows, self._key("noise"))
 
     def _image(self, rows: np.ndarray) -> np.ndarray:
-        """Return images of N rows: a 4 x 4 grid of normal numbers for each class, enlarged, plus noise."""
+        """Return the images of N rows. All images of a class are a 4 x 4 grid of normal numbers, enlarged, plus
+        noise."""
         import numpy as np
 
         channels, size, classes = self._made.channels, self._made.size, self._made.classes

@@ -1,4 +1,5 @@
-"""Table of the metrics that a recipe can name, computed in evaluations and, if they are means, in training."""
+"""Table of the metrics that a recipe can name. All are computed in evaluations; those that are means, also in
+training."""
 
 from __future__ import annotations
 

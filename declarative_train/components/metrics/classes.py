@@ -27,9 +27,9 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
-    """Return the task of a metric: `given` or, if that is None, the task that the shapes imply. Input and target of the
-    same shape are scores and answers, binary or, for (B, K), multilabel with K labels; otherwise one dimension of the
-    input is the classes."""
+    """Return the task of a metric: `given`, or if it is None, the task that follows from the shapes. If input and
+    target have the same shape, the task is multilabel for (B, K) with K > 1 labels, otherwise binary. If their shapes
+    differ, it is multiclass: one dimension of the input is the classes."""
     if given is not None:
         return given
     shape = edges.input.shape
@@ -39,8 +39,8 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
-    """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task. `type`: type of the
-    metric. `needs_bool_mask`: the mask must be bool, since the metric cannot weigh items."""
+    """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task, else None. `type`:
+    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items."""
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -73,7 +73,8 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
 
 
 def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if the key `average` is set although there is only one label, else None."""
+    """Return a warning if the key `average` is set although the task is binary, so that there is nothing to average;
+    else None."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
     message = f"`average` has no effect: `{metric.type}` is binary here, over all elements together"
@@ -82,8 +83,8 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return the object that turns scores and targets into items of a metric, and the number of classes or labels.
-    `task` None: the one that the shapes imply."""
+    """Return (converter from scores and targets to the items of a metric, number of classes or labels). `task` None:
+    the task follows from the shapes."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -96,8 +97,8 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if all values in the known range of the scores are above the threshold, as probabilities are
-    above the default 0; else None."""
+    """Return a warning if no possible score is below the threshold, so that all predictions are positive; else None.
+    The usual cause: the scores are probabilities, and the threshold is its default 0."""
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None
@@ -106,7 +107,8 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
 
 
 class Counted(Metric, ABC):
-    """Base class of metrics that are ratios of counts; `modules/items.py` has a function with the name of each."""
+    """Base class of metrics that are ratios of counts. The function that computes the ratio is in `modules/items.py`;
+    its name is the `type` of the metric."""
 
     about: ClassVar[str] = "classes"
 
@@ -134,48 +136,50 @@ class Counted(Metric, ABC):
 
 
 class PrecisionMetric(Counted):
-    """Share of the items predicted as a class that belong to this class.
+    """Precision: of the items that are predicted as a class, the share that belongs to the class.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
-    of the positives. Otherwise the class dimension of the input has a score for each class.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels), and the result is the precision of the positives. Otherwise the class dimension of the input has a score
+    for each class."""
 
     type: Literal["precision"] = "precision"
 
 
 class Recall(Counted):
-    """Share of the items of a class that are predicted as this class.
+    """Recall: of the items that belong to a class, the share that is predicted as the class.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
-    of the positives. Otherwise the class dimension of the input has a score for each class.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels), and the result is the recall of the positives. Otherwise the class dimension of the input has a score for
+    each class."""
 
     type: Literal["recall"] = "recall"
 
 
 class F1(Counted):
-    """Harmonic mean of precision and recall.
+    """F1 score: the harmonic mean of precision and recall.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
-    of the positives. Otherwise the class dimension of the input has a score for each class.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels), and the result is the F1 score of the positives. Otherwise the class dimension of the input has a score for
+    each class."""
 
     type: Literal["f1"] = "f1"
 
 
 class Iou(Counted):
-    """Intersection over union: the number of items that are predicted as a class and belong to it, divided by the
-    number for which at least one of the two holds. `macro` is the mean IoU of segmentation.
+    """Intersection over union (IoU): the number of items that are predicted as a class and belong to it, divided by the
+    number of items that are predicted as the class or belong to it. With `average: macro` it is the mean IoU of
+    segmentation.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels, and the result is that
-    of the positives. Otherwise the class dimension of the input has a score for each class.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels), and the result is the IoU of the positives. Otherwise the class dimension of the input has a score for each
+    class."""
 
     type: Literal["iou"] = "iou"
 
 
 class Ranked(Metric, ABC):
-    """Base class of metrics that depend on the order of the scores."""
+    """Base class of metrics that depend on the order of the scores. The function that computes the metric is in
+    `modules/items.py`; its name is the `type` of the metric."""
 
     about: ClassVar[str] = "classes"
 
@@ -192,8 +196,9 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether all rows of a set have the same target (N, *S), for several labels in each of them, so that no
-        positive can be compared with a negative; always False with `micro`."""
+        """Return whether the metric is undefined for a set of samples, because no positive can be compared with a
+        negative: all targets are equal, or with several labels, all targets of each label. Always False with `average:
+        micro`. `target`: the targets of the set, (N, *S)."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":
@@ -207,22 +212,22 @@ class Ranked(Metric, ABC):
 
 
 class Auroc(Ranked):
-    """Area under the ROC curve: how often a positive scores higher than a negative.
+    """Area under the ROC curve: the share of the pairs of a positive and a negative in which the positive has the
+    higher score.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels. Otherwise the class
-    dimension of the input has logits, and each class is compared with the rest. Exact: all scores are kept until the
-    end of the set.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
+    result is exact, because all scores are kept until the end of the evaluation."""
 
     type: Literal["auroc"] = "auroc"
 
 
 class AveragePrecision(Ranked):
-    """Average precision: the mean of the precision at each positive, in order of descending score.
+    """Average precision: for each positive, the share of positives among the items that score at least as high; the
+    mean over the positives.
 
-    If input and target have the same shape, the input is binary scores, for (B, K) of K labels. Otherwise the class
-    dimension of the input has logits, and each class is compared with the rest. Exact: all scores are kept until the
-    end of the set.
-    """
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
+    labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
+    result is exact, because all scores are kept until the end of the evaluation."""
 
     type: Literal["average_precision"] = "average_precision"

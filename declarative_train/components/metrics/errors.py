@@ -1,4 +1,4 @@
-"""Metrics of regression: errors, and explained variance."""
+"""Metrics of regression: errors, and the coefficient of determination."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ class Mae(MeanOfErrors):
 
 
 class Mape(MeanOfErrors):
-    """Mean absolute error relative to the target as in its column, before `scale` and `normalize`: 0.1 is 10%. Targets
-    near 0 make it huge.
-    """
+    """Mean absolute percentage error, as a fraction (0.1 is 10%): the mean of |input - target| / |target|, in the unit
+    of the target's column, before `scale` and `normalize`. Targets near 0 make it very large."""
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
@@ -77,15 +76,15 @@ class Rmse(MeanOfErrors):
 
 
 class R2(ElementwiseMetric):
-    """Coefficient of determination: 1 is perfect, 0 as good as the mean of the target.
+    """Coefficient of determination (R squared): 1 is perfect, 0 is as good as always predicting the mean of the target.
 
-    For several outputs (B, D), the mean over them.
-    """
+    For several outputs (B, D), the result is the mean over the D outputs."""
 
     type: Literal["r2"] = "r2"
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether an output has the same target in all rows, so that there is no variance to explain."""
+        """Return whether an output has the same target in all rows, so that there is no variance to explain. `target`:
+        the targets of a set of samples, (N, *S)."""
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:

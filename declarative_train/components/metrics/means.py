@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Accuracy(Metric):
-    """Share of the items that are correct: the class with the highest score, or a score on the right side of the
-    threshold.
+    """Share of the items that are predicted correctly. An item is correct if its target is the class with the highest
+    score, or if its binary score is on the right side of `threshold`.
 
     If input and target have the same shape, the input is binary scores. Otherwise the class dimension of the input has
-    a score for each class. For several labels it is the share of all answers that are correct (1 - the Hamming loss).
-    """
+    a score for each class. With several labels per row, each label of each row is one item (the result is 1 - the
+    Hamming loss)."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -60,10 +60,10 @@ class Accuracy(Metric):
 
 
 class Perplexity(Metric):
-    """Exponential of the mean cross entropy of logits: the number of equally likely classes with the same uncertainty.
+    """Exponential of the mean cross entropy of logits. It is the number of equally likely classes that are as uncertain
+    as the predictions.
 
-    Label smoothing and class weights of the loss are not used; ignored items are not counted.
-    """
+    Label smoothing and class weights of the loss are not used; ignored items are not counted."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Metric of a plugin: a mean of values, or one number computed from a whole set."""
+"""Metric of a plugin: a mean of values, or one number computed from all rows of a set."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class PluginMetric(PluginComponent, Metric):
 
 
 def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that `forward` returns for one sample; () for a metric with `whole`."""
+    """Return the shape of the values that `forward` returns for one sample; () for a metric with `whole`. The user's
+    method is called on generated samples."""
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

@@ -1,4 +1,5 @@
-"""Metrics of the order in which labels are ranked within a row, as means over rows; and the correlation of classes."""
+"""Metrics of the order in which labels are ranked within a row, as means over rows; and the Matthews correlation
+coefficient."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class RankedRows(Metric, ABC):
-    """Base class of metrics that are means over rows; `modules/rankings.py` has a function with the name of each."""
+    """Base class of metrics that are means over rows. The function that computes the values of the rows is in
+    `modules/rankings.py`; its name is the `type` of the metric."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -75,18 +77,16 @@ def _finds_all(type: str, k: int | None, num_labels: int) -> ShapeError | None:
 
 
 class Lrap(RankedRows):
-    """Label ranking average precision: for each positive label, the share of positives among the labels that score at
-    least as high; the mean over the positives of a row, then over rows. A row without positives or without negatives
-    counts as 1.
-    """
+    """Label ranking average precision: for each positive label, the share of positives among the labels of its row that
+    score at least as high; the mean over the positives of a row, then over rows. A row without positives or without
+    negatives counts as 1."""
 
     type: Literal["lrap"] = "lrap"
 
 
 class CoverageError(RankedRows):
-    """Number of labels, from the highest score on, that contain all positives of a row; the mean over rows. The best
-    value is the mean number of positives.
-    """
+    """Number of labels of a row that must be taken, from the highest score on, to include all positives of the row; the
+    mean over rows. The best value is the mean number of positives of a row."""
 
     higher_is_better: ClassVar[bool] = False
 
@@ -94,9 +94,8 @@ class CoverageError(RankedRows):
 
 
 class RankingLoss(RankedRows):
-    """Share of the pairs (positive label, negative label) of a row in which the negative scores at least as high; the
-    mean over rows. A row without pairs counts as 0.
-    """
+    """Share of the pairs of a positive and a negative label of a row in which the negative scores at least as high; the
+    mean over rows. A row without such pairs counts as 0."""
 
     higher_is_better: ClassVar[bool] = False
 
@@ -106,8 +105,7 @@ class RankingLoss(RankedRows):
 class RecallAtK(RankedRows):
     """Share of the positive labels of a row that are among its `k` highest scores; the mean over rows with a positive.
 
-    For one class per row, `accuracy` with `top_k` is the same.
-    """
+    If each row has one class, `accuracy` with `top_k` is the same metric."""
 
     type: Literal["recall_at_k"] = "recall_at_k"
     k: int = Field(10, ge=1)
@@ -115,9 +113,11 @@ class RecallAtK(RankedRows):
 
 
 class Ndcg(RankedRows):
-    """Normalised discounted cumulative gain: the sum of the gains of a row's labels, each divided by log2(rank + 1),
-    divided by that sum for the best order; the mean over rows. Ranks count from 1. Gains are the targets, 0 or more;
-    labels of equal score share their ranks, and a row without gain counts as 0."""
+    """Normalised discounted cumulative gain of the ranking of a row's labels by score; the mean over rows.
+
+    The gains of the labels are the targets, 0 or more. Each gain is divided by log2(rank + 1), where the highest score
+    has rank 1, and their sum is divided by the sum for the best order. Labels with equal scores share their ranks; a
+    row without gains counts as 0."""
 
     is_graded: ClassVar[bool] = True
 
@@ -127,12 +127,11 @@ class Ndcg(RankedRows):
 
 
 class Mcc(Metric):
-    """Matthews correlation coefficient of predicted and actual classes: 1 is perfect, 0 as good as chance, also if
-    classes are of unequal size.
+    """Matthews correlation coefficient of predicted and actual classes: 1 is perfect, 0 is as good as chance, even if
+    the classes have different sizes.
 
     If input and target have the same shape, the input is binary scores, and all elements count together. Otherwise the
-    class dimension of the input has a score for each class.
-    """
+    class dimension of the input has a score for each class."""
 
     about: ClassVar[str] = "classes"
 

@@ -1,4 +1,5 @@
-"""Items of classification metrics, with weights; and accumulators of metrics of counts and of rankings."""
+"""Converters from scores and targets to the items of classification metrics; accumulators of metrics that are computed
+from counts, and of metrics that depend on the order of scores."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from declarative_train.components.losses.modules.elementwise import in_full, ite
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
-    """Return the weight (B, *S) of each item, float64, 0 for items that are not counted; None if all weights are 1.
-    `counted`: bool, False for ignored items."""
+    """Return the weight of each item of a batch, (B, *S), float64; None if all weights are 1. `shape`: (B, *S).
+    `counted`: bool, False for ignored items, whose weight is 0. `mask`, `row_weight`: further factors of the weights,
+    or None."""
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -26,11 +28,11 @@ def not_ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
 
 
 class ClassItems:
-    """Converter for several classes: scores (B, ..., C, ...) and targets, as class numbers (B, *S) or probabilities, ->
-    scores (N, C), class numbers (N,), weights (N,).
+    """Converter for tasks with C classes. Input: scores (B, ..., C, ...), and targets, which are class numbers (B, *S)
+    or probabilities with the shape of the scores. Result: scores (N, C), class numbers (N,) and weights (N,) of N
+    items.
 
-    The class of a soft target is the one with the highest probability.
-    """
+    The class number of a target with probabilities is the class with the highest one."""
 
     def __init__(self, axis: int, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = axis + 1, ignore_index
@@ -51,9 +53,9 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Converter for labels that are yes or no: scores and answers (B, *S) -> scores (N, L), bool answers (N, L),
-    weights (N, L). L labels are along `axis` of a sample; without an axis all elements belong to one label. An answer
-    above one half is positive."""
+    """Converter for binary and multilabel tasks. Input: scores and answers, both (B, *S). Result: scores (N, L), bool
+    answers (N, L) and weights (N, L) of N items with L labels. The labels are dimension `axis` of a sample; without an
+    `axis`, all elements belong to one label. An answer above one half is positive."""
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -90,12 +92,12 @@ def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """Accumulator of a metric of counts. `threshold` None: the class with the highest score is predicted. Otherwise
-    each of C labels is positive or negative.
+    """Accumulator of a metric that is computed from counts. `threshold` None: the class with the highest score is
+    predicted. Otherwise the score of each label is compared with `threshold`, and the label is predicted positive or
+    negative.
 
-    A class or label that is neither predicted nor actual has the value 0; `macro` excludes such a class and keeps such
-    a label, as torchmetrics does.
-    """
+    A class or label that is never predicted and never a target has the value 0. As in torchmetrics, the average `macro`
+    excludes such a class, but includes such a label."""
 
     def __init__(
         self,
@@ -153,23 +155,25 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the fraction of pairs (positive, negative) in which the positive scores higher; ties count half. `yes`,
-    `no`: the weights of positives and negatives at each distinct score, ascending."""
+    """Return the area under the ROC curve: the share of the pairs (positive, negative) in which the positive scores
+    higher; ties count half. `yes`, `no`: total weights of the positives and of the negatives at each distinct score, by
+    ascending score."""
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
     """Return the average precision: for each positive, the share of positives among the items that score at least as
-    high; the mean over the positives. `yes`, `no`: the weights of positives and negatives at each distinct score,
-    ascending."""
+    high; the mean over the positives. `yes`, `no`: total weights of the positives and of the negatives at each distinct
+    score, by ascending score."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
 
 class OfRanking(MetricModule):
-    """Accumulator of a metric of the order of scores. Of several classes each is compared with the rest. Averages are
-    over the classes or labels that have both a positive and a negative; `micro` puts all of them together."""
+    """Accumulator of a metric that depends on the order of scores. With several classes, each is compared with all
+    others. The averages `macro` and `weighted` are over the classes or labels that have both positives and negatives.
+    With `micro`, the items of all classes or labels are compared together."""
 
     def __init__(
         self,
@@ -187,8 +191,8 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Keep copies of scores (N, C) and answers, -1 for items that do not count; copies, since the tensors of a
-        batch are reused."""
+        """Keep copies of the scores (N, C) and of the answers (-1 for items that do not count). Copies are needed
+        because the tensors of a batch are reused."""
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

@@ -1,5 +1,5 @@
-"""Accumulators of metrics that are a mean over items, or a function of one (two sums kept on the device), and of the
-coefficient of determination (four sums)."""
+"""Accumulators of metrics that are a mean over items or a function of such a mean (they keep two sums on the device),
+and of the coefficient of determination (four sums)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """Accumulator of a mean over items: `values` is a function that computes the items of a batch, `finish` turns the
-    mean into the metric (such as a root)."""
+    """Accumulator of a mean over items. `values`: function that computes the value and the weight of each item of a
+    batch. `finish`: function that turns the mean into the metric, such as a root."""
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -48,7 +48,7 @@ class MeanOfItems(MetricModule):
 
 
 class Itself:
-    """Item function of `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
+    """Item values for a `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -57,7 +57,7 @@ class Itself:
 
 
 class Errors:
-    """Item function of `MeanOfItems`: `error(input, target)` of each element (B, *S)."""
+    """Item values for a `MeanOfItems`: the function `error(input, target)` of each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -72,7 +72,7 @@ class Errors:
 
 
 class Hits:
-    """Item function of `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
+    """Item values for a `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -88,7 +88,7 @@ class Hits:
 
 
 class Agreements:
-    """Item function of `MeanOfItems`: 1 if score and answer are both positive or both negative, else 0."""
+    """Item values for a `MeanOfItems`: 1 if the prediction (score above `threshold`) and the answer agree, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -102,7 +102,7 @@ class Agreements:
 
 
 class Surprises:
-    """Item function of `MeanOfItems`: the cross entropy of each item."""
+    """Item values for a `MeanOfItems`: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -116,7 +116,8 @@ class Surprises:
 
 
 class ItemLoss:
-    """Item function of `MeanOfItems`: the cross entropy (B, *S) of each item, which the loss has already computed."""
+    """Item values for a `MeanOfItems`: the input itself, which is the cross entropy (B, *S) of each item that a loss
+    with `chunks` has computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -137,16 +138,16 @@ def absolute(x: Tensor, y: Tensor) -> Tensor:
 
 
 def relative(x: Tensor, y: Tensor) -> Tensor:
-    """Return the relative error of each element; the denominator has the same lower bound as in torchmetrics."""
+    """Return |x - y| / |y| for each element; |y| has the same lower bound as in torchmetrics."""
     return (x - y).abs() / y.abs().clamp(min=1.17e-06)
 
 
 class Determination(MetricModule):
-    """Accumulator of the coefficient of determination: for each of the D elements of a row the sums of weight, target,
-    squared target and squared error. The result is the mean over D.
+    """Accumulator of the coefficient of determination. For each of the D elements of a row, it keeps the sums of
+    weights, targets, squared targets and squared errors. The result is the mean over the D elements.
 
-    The first target is subtracted from all targets, so that targets far from 0 lose no digits, and equal ones have
-    variance 0."""
+    The first target is subtracted from all targets, so that targets far from 0 lose no precision, and equal targets
+    have the variance 0."""
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device

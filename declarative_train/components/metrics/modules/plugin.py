@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Item function of `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
+    """Item values for a `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -26,8 +26,8 @@ class PluginValues:
 
 
 class OfAllRows(MetricModule):
-    """Accumulator of a metric of all rows together: rows are kept until the end and gathered from all ranks; padding
-    and masked rows are excluded."""
+    """Accumulator of a metric that the user's method `whole` computes from all rows. The rows of all ranks are kept
+    until the end of the evaluation and then gathered. Padding and masked rows are excluded."""
 
     def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device
@@ -58,7 +58,7 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Call the user's method `whole` and return its result, a float64 scalar. Raises ValueError if it does not return
+    """Call the user's method `whole` and return its result as a float64 scalar. Raises ValueError if the result is not
     one number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)

@@ -1,4 +1,5 @@
-"""Functions for metrics of the ranking of labels within a row, and the accumulator of the correlation of classes."""
+"""Functions for metrics of the ranking of labels within a row, and the accumulator of the Matthews correlation
+coefficient."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Item function of `MeanOfItems` with one item per row of labels: `values(scores, gains, k)` computes it."""
+    """Item values for a `MeanOfItems`: one item per row of labels, which `values(scores, gains, k)` computes."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -31,15 +32,15 @@ class Rows:
 
 
 def _places(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return (B, K): for each label, the number of labels of its row that score at least as high. `among`: True for the
-    labels to count; None: count all."""
+    """Return for each label the number of labels of its row that score at least as high, (B, K). `among`: bool (B, K),
+    True for the labels to count; None: count all."""
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()
 
 
 def lrap(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the label ranking average precision (B,) of each row; 1 for rows without positives or without
+    """Return the label ranking average precision of each row, (B,). It is 1 for a row without positives or without
     negatives."""
     yes = gains > 0.5
     count = yes.sum(-1)
@@ -67,8 +68,8 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the normalised discounted cumulative gain (B,) of each row. Labels of equal score share the mean of their
-    discounts (McSherry and Najork, 2008)."""
+    """Return the normalised discounted cumulative gain of each row, (B,). Labels with equal scores share the mean of
+    their discounts (McSherry and Najork, 2008)."""
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
     discount[k:] = 0
@@ -86,7 +87,8 @@ def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
 
 
 class Correlation(MetricModule):
-    """Accumulator of the correlation of predicted and actual classes, computed from their counts (Gorodkin, 2004)."""
+    """Accumulator of the Matthews correlation coefficient of predicted and actual classes (for several classes:
+    Gorodkin, 2004). It keeps the counts of each class."""
 
     def __init__(
         self, items: ClassItems | YesNoItems, threshold: float | None, num_classes: int, device: torch.device
