@@ -96,7 +96,7 @@ def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -
     if typed is None:
         return None
     value = typed[2] if typed[2] is not None else rest[1] if first.startswith("-") and len(rest) > 1 else "..."
-    from declarative_train.recipe.hints.key_places import path_of_word
+    from declarative_train.recipe.hints.key_places import find_key_path
 
-    path = typed[1] if "." in typed[1] else path_of_word(typed[1].replace("-", "_"))
+    path = typed[1] if "." in typed[1] else find_key_path(typed[1].replace("-", "_"))
     return None if path is None else f"set values of the recipe with `--set {path}={value}`"

@@ -7,7 +7,7 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.core.span import Span
-from declarative_train.recipe.hints.other_programs import foreign
+from declarative_train.recipe.hints.other_programs import diagnose_other_file
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
 from declarative_train.source.merge import ANY, MergeRules, is_null
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
@@ -198,6 +198,6 @@ MERGE_RULES = MergeRules(
     exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
     opened=_expand_word,
-    foreign=foreign,
+    foreign=diagnose_other_file,
     depth=3,  # of a set under `data.split`
 )

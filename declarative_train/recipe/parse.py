@@ -22,7 +22,7 @@ from declarative_train.recipe.checks import RULES, text_rules
 from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.hints.misspelt_sections import with_meant_sections
+from declarative_train.recipe.hints.misspelt_sections import rename_misspelt_sections
 from declarative_train.recipe.model.moved_wires import find_moved_wires
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import explain_by_version
@@ -49,7 +49,7 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
-    tree, found = _render_tree(with_meant_sections(document.root), templates, names)
+    tree, found = _render_tree(rename_misspelt_sections(document.root), templates, names)
     diagnostics = diagnostics + found
     failed = [diagnostic.span for diagnostic in diagnostics]  # a template that failed has no value to judge
 

@@ -18,7 +18,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.hints.aliases import letters, type_here
+from declarative_train.recipe.hints.aliases import letters, translate_type
 from declarative_train.recipe.hints.relocated_keys import IN_SECTIONS, hint_for
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import KINDS, Child, children_of, table, validate
@@ -244,7 +244,7 @@ def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iter
         return None
     name = str(node.value)
     if name not in known and not any(letters(name) == letters(each) for each in known):
-        name = type_here(name, known) or name
+        name = translate_type(name, known) or name
     name = next((each for each in known if letters(each) == letters(name)), "")
     if not name:
         return None

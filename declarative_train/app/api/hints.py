@@ -84,9 +84,9 @@ def explain_keywords(call: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                from declarative_train.recipe.hints.key_places import path_of_word
+                from declarative_train.recipe.hints.key_places import find_key_path
 
-                path = path_of_word(name)
+                path = find_key_path(name)
                 value = repr(kwargs[name])
                 hint = did_you_mean(name, known) if path is None else f"`dt.load(PATH, set={{'{path}': {value}}})`"
                 raise TypeError(f"`{call.__name__}` has no argument `{name}`; help: {hint}")

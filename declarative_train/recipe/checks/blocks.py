@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
     """shadowed-type (B001)
 
-    Finds: a block or plugin layer with the name of an existing type.
-    Why:   the name would refer to two types; built-in types cannot be replaced.
+    Finds: a block, or a layer of a plugin, that has the name of an existing type.
+    Why:   the name would refer to two types; types of dtrain cannot be replaced.
     Diff:
         model:
           blocks:
@@ -40,9 +40,9 @@ def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
 def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
     """reserved-name (B002)
 
-    Finds: a param, a port or a plugin's argument named `type`, `input`, `inputs`, `params`, `repeat` or
-           `when`.
-    Why:   these words are keys of every node, so the component's own key could never be set.
+    Finds: a param or port of a block, or an argument of a plugin's class, that is named `type`, `input`, `inputs`,
+           `params`, `repeat` or `when`.
+    Why:   these words are keys of every node, so the param, port or argument could never be set.
     Diff:
         model:
           blocks:
@@ -66,7 +66,8 @@ def bad_name(span: Span, name: str, what: str) -> Diagnostic:
     """bad-name (B003)
 
     Finds: a node, block, param, input, output or source of a mixture whose name is not `[a-z][a-z0-9_]*`.
-    Why:   paths use dots, copies use numbers, and every name must be valid in an expression.
+    Why:   in a path such as `layer.2.out`, dots separate names and numbers count copies; and every name must be valid
+           in an expression.
     Diff:
         model:
           graph:
@@ -87,7 +88,8 @@ def recursive_block(span: Span, chain: Sequence[str]) -> Diagnostic:
     """recursive-block (B004)
 
     Finds: a block that contains itself, directly or through other blocks.
-    Why:   blocks are expanded before a model runs; the expansion of such a block would not end.
+    Why:   a block is replaced by its nodes before the model is built; a block that contains itself would never be
+           finished.
     Diff:
         model:
           blocks:
@@ -129,7 +131,7 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
     """bad-when (B006)
 
     Finds: a `when` that is neither true nor false.
-    Why:   text such as `no` is probably meant as false, but would be true in most languages.
+    Why:   text such as `no` is probably meant as false, but a text that is not empty is true in most languages.
     Diff:
         model:
           graph:
@@ -145,8 +147,9 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
 def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """bad-reuse (B007)
 
-    Finds: a `reuse` whose node does not exist or cannot be called again.
-    Why:   `reuse` calls a node of the same graph again with the same parameters.
+    Finds: a `reuse` whose `node` cannot be called again: it does not exist in this graph, is an expression, is a whole
+           chain of copies (`repeat`), or is a block that has other inputs connected.
+    Why:   `reuse` calls one layer or block of the same graph a second time, with the same parameters.
     Diff:
         model:
           graph:
@@ -164,8 +167,8 @@ def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
 def model_too_large(span: Span, limit: str) -> Diagnostic:
     """model-too-large (B008)
 
-    Finds: a model that expands to more nodes than the limit.
-    Why:   the cause is usually a mistyped `repeat`, or blocks that contain several others at each level.
+    Finds: a model that has more nodes than the limit after its blocks and repeats are expanded.
+    Why:   the cause is usually a mistyped `repeat`, or blocks that contain several other blocks at each level.
     Diff:
         model:
           graph:
@@ -181,7 +184,7 @@ def bad_param(span: Span, name: str, problem: str, help: str | None = None) -> D
     """bad-param (B009)
 
     Finds: a param of a block whose declaration is not valid.
-    Why:   the type of a param is that of its default; without a default the type must be given.
+    Why:   a param has the type of its default value; without a default, the type must be given.
     Diff:
         model:
           blocks:
@@ -221,9 +224,10 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
 def published_model(span: Span, problem: str, hint: str | None) -> Diagnostic:
     """published-model (B011)
 
-    Finds: `from`, or weights with `format: huggingface`, whose published model is not on this machine, or is not
-           supported by the block; `from` of an adapter whose PEFT folder cannot be loaded.
-    Why:   sizes and names of tensors are read from its files; nothing is downloaded.
+    Finds: a published model that cannot be used: `from` of a node, or `format: huggingface` of weights, names a model
+           that is not on this machine or that the block does not support; or `from` of an adapter names a PEFT folder
+           that cannot be loaded.
+    Why:   the sizes and names of the tensors are read from the model's files, and dtrain downloads nothing.
     Diff:
         model:
           graph:

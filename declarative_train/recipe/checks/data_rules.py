@@ -26,8 +26,8 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Rows of a window that a tensor contains: the slice `start:stop` (`stop` None: all rows from `start` on).
-    `columns`: the columns of these rows."""
+    """Part of a row of the data, or of a window of rows, that a tensor contains: the elements `start:stop` along the
+    first dimension (`stop` None: all from `start` on), of the columns `columns`."""
 
     columns: tuple[str, ...]
     start: int
@@ -35,8 +35,8 @@ class _Sequence(NamedTuple):
 
 
 class _ScopeFrame(NamedTuple):
-    """Graph (of the model or of a block) during a search. `node`: the node with the block; `outer`: the frame of the
-    graph in which that node is; both None for the model."""
+    """Graph that is searched: the model (`node` and `outer` are None), or the graph `scope` of a block. `node`: the
+    node that uses the block. `outer`: the frame of the graph that contains this node."""
 
     scope: Scope
     node: BlockNode | None = None
@@ -48,8 +48,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a target that is the model's input shifted by one, after a layer that sees the whole sequence:
            `self_attention` without `causal` or a mask, or a recurrent layer that is `bidirectional`.
-    Why:   each position sees the element that it must predict and copies it: the loss falls to nearly 0, but the model
-           cannot predict an element that it does not see.
+    Why:   each position sees the element that it must predict, and copies it. The loss falls to nearly 0, but the
+           model cannot predict an element that it does not see.
     Diff:
         model:
           graph:
@@ -66,7 +66,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
     if draft.objective is None or draft.scope is None:
         return
     for name, term in draft.objective.losses.items():
-        target = _sequence(draft, draft.scope.outputs.get(term.target or "", term.target or ""))
+        target = _find_sequence(draft, draft.scope.outputs.get(term.target or "", term.target or ""))
         wire = draft.scope.outputs.get(term.input)
         if target is None or wire is None or target.start < 1:
             continue
@@ -84,8 +84,9 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Search from `wire` back to a value that has the rows of `target` one earlier. Return a layer on the way through
-    which each position sees the whole sequence, so that the model could copy the target; None if there is none."""
+    """Return a layer through which the model can copy the target, or None. Search from `wire` back to an input that
+    has the rows of `target` shifted by one; the result is a layer on this path in which each position sees the whole
+    sequence."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -94,7 +95,7 @@ def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNo
         if (id(frame.scope), wire, layer is not None) in seen:
             continue
         seen.add((id(frame.scope), wire, layer is not None))
-        if frame.outer is None and layer is not None and _is_before(_sequence(draft, wire), target):
+        if frame.outer is None and layer is not None and _is_before(_find_sequence(draft, wire), target):
             return layer
         name, _, output = wire.partition(":")
         if not output:
@@ -118,25 +119,26 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the columns and rows of the target, but one row earlier (next-token prediction)."""
+    """Return whether `given` has the same columns as `target`, and its rows shifted to one row earlier (next-token
+    prediction)."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
-def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return which rows and columns of the data a wire carries, if it is a field or a slice of one along the first
-    dimension; else None."""
+def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
+    """Return the rows and columns of the data that `wire` carries; None unless it is a field, or a slice of a field
+    along its first dimension after the batch."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
-        return _of_field(draft, name)
+        return _read_field(draft, name)
     node = next((each for each in draft.scope.nodes if each.name == name), None)
     root = node.expression.root if isinstance(node, ExpressionNode) else None
     if not isinstance(node, ExpressionNode) or not isinstance(root, Operation) or root.name != INDEX:
         return None
     operand, index = root.operands[0], root.options["index"]
-    whole = _of_field(draft, node.inputs.get(operand.text, "")) if isinstance(operand, Reference) else None
+    whole = _read_field(draft, node.inputs.get(operand.text, "")) if isinstance(operand, Reference) else None
     if whole is None or whole[1:] != (0, None) or not isinstance(index, tuple) or len(index) != 2:
         return None
     part = index[1]
@@ -145,7 +147,7 @@ def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
     return _Sequence(whole.columns, part.start or 0, part.stop)
 
 
-def _of_field(draft: Draft, name: str) -> _Sequence | None:
+def _read_field(draft: Draft, name: str) -> _Sequence | None:
     field = None if draft.data is None else draft.data.fields.get(name)
     if field is None:
         return None
@@ -185,7 +187,7 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
                 continue
             seen.add(node.span)  # all copies of a repeated node have the same position
             port = node.layer.ports[0].name
-            made = _map(scope, node.inputs.get(port, ""))
+            made = _find_map_layer(scope, node.inputs.get(port, ""))
             if made is not None:
                 message = (
                     f"`{node.layer.type}` expects sequences (B, ..., T, D), but `{made.name}` gives feature maps (B, "
@@ -196,26 +198,26 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
                 yield warning("G015", node.input_spans.get(port, node.span), message, hint, related)
 
 
-def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer with results over height and width (such as `conv2d`) whose output reaches `wire` with at most
-    element-wise changes; None if there is none."""
+def _find_map_layer(scope: Scope, wire: Wire) -> LayerNode | None:
+    """Return the layer that makes the feature map on `wire`, such as a `conv2d`; None if there is none. Element-wise
+    layers and normalizations between this layer and `wire` are skipped."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):
-        return _map(node.scope, node.scope.outputs[output])
+        return _find_map_layer(node.scope, node.scope.outputs[output])
     if not isinstance(node, LayerNode):
         return None
     if isinstance(node.layer, Spatial) and node.layer.num_dims > 1:
         return node
-    return _map(scope, next(iter(node.inputs.values()))) if node.layer.type in _KEPT else None
+    return _find_map_layer(scope, next(iter(node.inputs.values()))) if node.layer.type in _KEPT else None
 
 
 def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
     """two-orders-of-last (R130)
 
-    Finds: two sets of last rows that are sorted by different columns.
-    Why:   the last rows by one column are not the last by the other: some training rows come after rows of a set, so
-           that the sets do not measure how well the future is predicted.
+    Finds: two sets of `type: last` in `data.split` that are sorted by different columns.
+    Why:   rows that are last by one column may be early by the other. Some training rows then come after rows of a
+           set, so the set does not measure how well the future is predicted.
     Diff:
         data:
           split:
@@ -247,7 +249,7 @@ def training_is_the_rest(draft: Draft) -> Iterator[Diagnostic]:
     """training-is-the-rest (D039)
 
     Finds: fractions under `data.split` that leave less than 15% of the rows for training.
-    Why:   a fraction is the share of the named set; training gets the rows that are left. The two are easily swapped.
+    Why:   a fraction is the share of the named set, and training gets the remaining rows. Users easily swap the two.
     Diff:
         data:
     -     split: {validation: 0.9}

@@ -16,7 +16,7 @@ def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> D
     """bare-duration (R001)
 
     Finds: a duration without a unit.
-    Why:   `every: 100` may mean steps, epochs or samples.
+    Why:   `every: 100` may mean 100 steps, epochs or samples.
     Bad:
         evaluation: {every: 1}
     Good:
@@ -37,7 +37,7 @@ def bad_duration(span: Span, name: str, problem: str, typed: str = "", units: Se
     """bad-duration (R002)
 
     Finds: a duration that cannot be parsed, or whose unit the key does not accept.
-    Why:   a warm-up in hours or a time limit in epochs has no exact meaning.
+    Why:   a warm-up in hours, for example, has no exact number of steps, and a time limit in epochs no exact time.
     Diff:
         training:
     -     max_time: 5 epochs

@@ -18,8 +18,8 @@ from declarative_train.recipe.sections.training import share_of_run
 def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-metric (K001)
 
-    Finds: a `best` or `early_stop` that watches a metric that no evaluation computes.
-    Why:   no checkpoint would be the best, and the run would never stop early.
+    Finds: a `best` or `early_stop` whose `metric` is not computed by any evaluation during the run.
+    Why:   no checkpoint would be marked as the best, and the run would never stop early.
     Bad:
         checkpoint: {best: {metric: validation/acuracy, mode: max}}
     Good:
@@ -29,7 +29,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
     if objective is None or split is None:
         return
     known = list_watched_names(list_evaluated_sets(split, draft.evaluation), objective)
-    for path, metric, _ in watches(draft):
+    for path, metric, _ in list_watched(draft):
         if metric in known:
             continue
         first = metric.partition("/")[0]
@@ -44,7 +44,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
         yield error("K001", span, f"no evaluation computes `{metric}`", hint, fixes=fixes)
 
 
-def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
+def list_watched(draft: Draft) -> Iterator[tuple[str, str, str]]:
     """Yield (path of the key, metric, `min` or `max`) for each key that names a metric to watch."""
     if draft.checkpoint is not None and draft.checkpoint.best is not None:
         best = draft.checkpoint.best
@@ -57,8 +57,8 @@ def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
 def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     """worst-is-best (K002)
 
-    Finds: a `best` or `early_stop` with the wrong mode for its metric: the lowest accuracy, the highest loss.
-    Why:   the worst checkpoint would be kept as the best.
+    Finds: a `best` or `early_stop` whose `mode` does not fit its metric: `min` for an accuracy, `max` for a loss.
+    Why:   the worst checkpoint would be kept as the best, or the run would stop while it improves.
     Bad:
         checkpoint: {best: {metric: validation/accuracy, mode: min}}
     Good:
@@ -67,7 +67,7 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     if draft.objective is None or draft.split is None:
         return
     known = list_watched_names(list_evaluated_sets(draft.split, draft.evaluation), draft.objective)
-    for path, metric, mode in watches(draft):
+    for path, metric, mode in list_watched(draft):
         if metric in known and known[metric] is not (mode == "max"):
             place = path.removesuffix("metric") + "mode"
             message = f"a {'higher' if known[metric] else 'lower'} `{metric}` is better"
@@ -115,8 +115,8 @@ def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:
 def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     """longer-than-run (R006)
 
-    Finds: an interval or a patience that is longer than the run.
-    Why:   an action every 10 epochs never happens in a run of 5.
+    Finds: an interval (`every`) or a `patience` that is longer than the run.
+    Why:   an action every 10 epochs, for example, never happens in a run of 5 epochs.
     Diff:
         training: {epochs: 5}
     -   evaluation: {every: 10 epochs}

@@ -32,8 +32,8 @@ def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:
 def expression_form(span: Span, problem: ExpressionError) -> Diagnostic:
     """expression-form (E002)
 
-    Finds: Python syntax that expressions do not support, or an expression without a tensor.
-    Why:   expressions are parsed, not executed as Python: they have no attributes, loops, strings or conditions.
+    Finds: Python syntax that expressions do not support, or an expression that uses no tensor.
+    Why:   expressions are parsed, but not executed as Python: they have no attributes, loops, strings or conditions.
     Diff:
         model:
           graph:
@@ -88,8 +88,8 @@ def batch_dimension(span: Span, problem: ExpressionError) -> Diagnostic:
     """batch-dimension (E005)
 
     Finds: an expression that indexes, reduces or moves dimension 0, or a `B` that is not at the start of a shape.
-    Why:   dimension 0 is the batch, written `B` in a shape; a result computed across it would depend on how the batch
-           is split.
+    Why:   dimension 0 is the batch, written `B` in a shape. A result that is computed across the samples of a batch
+           would depend on how the batch is split.
     Diff:
         model:
           graph:

@@ -18,7 +18,7 @@ from declarative_train.core.names import RUN
 from declarative_train.core.secrets import masked
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import is_known, local_path
-from declarative_train.recipe.checks.optimizer_rules import optimizers_of
+from declarative_train.recipe.checks.optimizer_rules import list_optimizers
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
@@ -65,21 +65,21 @@ _OF_CLASSES = ("cross_entropy", "nll")
 def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """key-without-effect (S009)
 
-    Finds: a key that has no effect, because of the value of another key.
-    Why:   the setting seems to be active; usually another key was forgotten.
+    Finds: a key that has no effect because of the value of another key.
+    Why:   the setting seems to be active. Often another key was forgotten.
     Bad:
         checkpoint: {keep: 5}
     Good:
         checkpoint: {keep: 5, every: 1 epoch}
     """
-    for optimizer, path, at in optimizers_of(draft):
-        yield from _of(optimizer, lambda key, path=path, at=at: at if path is None else draft.span((*path, key)))  # type: ignore[misc]
+    for optimizer, path, at in list_optimizers(draft):
+        yield from _check(optimizer, lambda key, path=path, at=at: at if path is None else draft.span((*path, key)))  # type: ignore[misc]
     if draft.scope is not None:
-        yield from _of_layers(draft.scope)
-    yield from _of_objective(draft)
-    yield from _of_parameters(draft)
-    yield from _of_precision(draft)
-    yield from _of_checkpointing(draft)
+        yield from _check_layers(draft.scope)
+    yield from _check_objective(draft)
+    yield from _check_parameters(draft)
+    yield from _check_precision(draft)
+    yield from _check_checkpointing(draft)
     checkpoint = draft.checkpoint
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
         reason = "only one checkpoint is written, at the end of the run"
@@ -92,13 +92,13 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _are_in_one_file(draft: Draft) -> bool:
-    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. `keep: 0` on the command line, or
-    in a recipe with a base, may be meant to switch off the `every` of the base."""
+    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. If they are not, `keep: 0` (on the
+    command line or in a derived recipe) may be meant to switch off the `every` of the base."""
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
-def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
-    """Yield a warning for `matmul: tf32` in a run that computes in another precision than float32."""
+def _check_precision(draft: Draft) -> Iterator[Diagnostic]:
+    """Yield a warning if `matmul: tf32` is set but the run does not compute in fp32."""
     precision = None if draft.training is None else draft.training.precision
     if precision is None or precision.compute == "fp32":
         return
@@ -108,7 +108,7 @@ def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
         yield _idle(draft.span((*at, "matmul")), "matmul", reason, "`compute: fp32`")
 
 
-def _of_checkpointing(draft: Draft) -> Iterator[Diagnostic]:
+def _check_checkpointing(draft: Draft) -> Iterator[Diagnostic]:
     found = None if draft.training is None else draft.training.activation_checkpointing
     if found is None:
         return
@@ -124,40 +124,40 @@ def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:
     return warning("S009", span, f"`{key}` has no effect: {reason}", hint)
 
 
-def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnostic]:
+def _check(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnostic]:
     for key, is_idle, reason, used_with in IDLE_KEYS.get(getattr(component, "type", ""), ()):
         if key in component.model_fields_set and is_idle(component):
             yield _idle(place(key), key, reason, used_with)
 
 
-def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of keys without effect in layers, one for each place in the recipe, even if a `repeat`
-    makes many copies."""
+def _check_layers(scope: Scope) -> Iterator[Diagnostic]:
+    """Yield the diagnostics of keys without effect in the layers of `scope`: one for each place in the recipe, also if
+    `repeat` makes many copies of the layer."""
     said: set[Span] = set()
-    for node in _layers(scope):
+    for node in _list_layers(scope):
         if node.params:
             continue  # in a shipped block, which writes all keys
-        for found in _of(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
+        for found in _check(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
             if found.span not in said:
                 said.add(found.span)
                 yield found
 
 
-def _layers(scope: Scope) -> Iterator[LayerNode]:
+def _list_layers(scope: Scope) -> Iterator[LayerNode]:
     for node in scope.nodes:
         if isinstance(node, BlockNode):
-            yield from _layers(node.scope)
+            yield from _list_layers(node.scope)
         elif isinstance(node, LayerNode):
             yield node
 
 
-def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
+def _check_objective(draft: Draft) -> Iterator[Diagnostic]:
     if draft.objective is None:
         return
     losses = draft.objective.losses
     for name, term in losses.items():
         path = f"objective.losses.{name}"
-        yield from _of(term.component, lambda key, path=path: draft.span(f"{path}.{key}"))  # type: ignore[misc]
+        yield from _check(term.component, lambda key, path=path: draft.span(f"{path}.{key}"))  # type: ignore[misc]
         ignored = getattr(term.component, "ignore_index", None)
         field = None if draft.data is None else draft.data.fields.get(term.target or "")
         classes = getattr(field, "num_classes", None)
@@ -177,24 +177,24 @@ def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
             yield _idle(draft.span(f"objective.metrics.{name}.{key}"), key, reason)
 
 
-def _of_parameters(draft: Draft) -> Iterator[Diagnostic]:
+def _check_parameters(draft: Draft) -> Iterator[Diagnostic]:
     for rule in draft.rules:
         settings = rule.settings
         if settings.init is not None and not rule.prefix:
             path = ("model", "parameters", rule.selector, "init")
-            yield from _of(settings.init, lambda key, path=path: draft.span((*path, key)))  # type: ignore[misc]
+            yield from _check(settings.init, lambda key, path=path: draft.span((*path, key)))  # type: ignore[misc]
         if rule.may_miss or rule.by_index is not None:
             continue
         if settings.frozen and settings.adapter is None:
-            yield from _of_rule(
+            yield from _check_rule(
                 draft, rule, ("lr_scale", "optimizer", "weight_decay"), "frozen parameters are not updated"
             )
         if settings.tie is not None:
             reason = f"the parameter is tied to `{settings.tie}`, whose settings apply"
-            yield from _of_rule(draft, rule, ("init", "lr_scale", "optimizer", "weight_decay"), reason)
+            yield from _check_rule(draft, rule, ("init", "lr_scale", "optimizer", "weight_decay"), reason)
 
 
-def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str) -> Iterator[Diagnostic]:
+def _check_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str) -> Iterator[Diagnostic]:
     for key in keys:
         if getattr(rule.settings, key) is not None:
             path = ("model", "parameters", rule.selector, key)
@@ -205,7 +205,7 @@ def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
     Finds: a `logging.dir` or `checkpoint.dir` that cannot be created: a file has the same path, the parent folder is
-           not writable, or the scheme of the URL is unknown.
+           not writable, or the URL has an unknown scheme.
     Why:   the run would fail at its start.
     Bad:
         logging: {dir: base.yaml/runs}
@@ -238,9 +238,10 @@ def _why_not(folder: str) -> str | None:
 def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     """checkpoints-among-runs (O032)
 
-    Finds: a `checkpoint.dir` inside the folder of a run, or in the folder that contains the runs of the recipe.
-    Why:   deleting that run would delete the checkpoints of all other runs, and the folder of checkpoints would look
-           like a run.
+    Finds: a `checkpoint.dir` that is the same as `logging.dir`, or is inside the folder of a run or of all runs of
+           this recipe.
+    Why:   deleting that run would also delete the checkpoints of the others, and the checkpoint folder would look like
+           the folder of a run.
     Diff:
         name: digits
     -   checkpoint: {dir: runs/digits/saved}
@@ -268,8 +269,9 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
 def missing_package(draft: Draft) -> Iterator[Diagnostic]:
     """missing-package (O031)
 
-    Finds: a sink of `logging.sinks`, or a type of sweep, whose package is not installed.
-    Why:   the run would not start. Only `dtrain sweep` needs the package of a sweep.
+    Finds: a sink in `logging.sinks`, or a type of sweep, that needs a Python package which is not installed.
+    Why:   the run would fail at its start. The package of a sweep is only needed by `dtrain sweep`, so its absence is
+           a warning.
     Bad:
         logging: {sinks: {mlflow: {}}}
     Good:

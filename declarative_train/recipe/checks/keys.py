@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.recipe.hints.aliases import hint_on_type, replace_word, type_here
+from declarative_train.recipe.hints.aliases import hint_on_type, replace_word, translate_type
 
 
 def unknown_key(
@@ -25,8 +25,8 @@ def unknown_key(
 ) -> Diagnostic:
     """unknown-key (S001)
 
-    Finds: a key that the section, or the component named by `type`, does not have.
-    Why:   an ignored key would look like an active setting.
+    Finds: a key that does not exist in the section, or in the component that `type` selects.
+    Why:   if it were ignored, the setting would look active without having an effect.
     Diff:
         training:
     -     epoch: 5
@@ -44,7 +44,7 @@ def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str |
     """missing-key (S002)
 
     Finds: a section or component without a required key.
-    Why:   there is no default that is right for everyone.
+    Why:   no default value would be right for everyone.
     Diff:
         training:
     -     optimizer: {type: sgd}
@@ -61,7 +61,7 @@ def wrong_type(
     """wrong-type (S003)
 
     Finds: a value of the wrong type: text instead of a number, a mapping instead of a list.
-    Why:   values are never converted silently; `"10"` is text, and `yes` is text too.
+    Why:   values are never converted silently. `"10"` is text, and so is `yes`.
     Diff:
         training:
     -     global_batch_size: many
@@ -73,7 +73,7 @@ def wrong_type(
 def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[Fix, ...] = ()) -> Diagnostic:
     """wrong-value (S004)
 
-    Finds: a value of the right type that is out of range, or not one of the allowed words.
+    Finds: a value of the right type that is out of range or not one of the allowed words.
     Why:   torch would reject it after launch, or do something unintended.
     Diff:
         training:
@@ -95,7 +95,7 @@ def unknown_type(
     """unknown-type (S005)
 
     Finds: a `type` that is not a component of the expected kind.
-    Why:   `type` selects the component; the closest known name is usually the intended one.
+    Why:   `type` selects the component. The suggestion is the known name that is most similar.
     Diff:
         model:
           graph:
@@ -105,7 +105,7 @@ def unknown_type(
     """
     # `kind` is the table's word: layer, loss, optimizer; `own`: those of `known` that the user defined.
     names = list(known)
-    word = type_here(name, names)
+    word = translate_type(name, names)
     if word is not None:
         hint, fixes = f"its name here is `{word}`", replace_word(span, name, word)
     else:
@@ -118,8 +118,8 @@ def unknown_type(
 def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:
     """newer-dtrain (S007)
 
-    Finds: a recipe that requires another version of dtrain.
-    Why:   keys that only a later version has would be reported as mistakes.
+    Finds: a recipe whose `requires` excludes the installed version of dtrain.
+    Why:   otherwise keys that only a later version has would be reported as mistakes.
     Bad:
         requires: dtrain>=99.0
     Good:

@@ -19,8 +19,8 @@ from declarative_train.recipe.draft import Draft
 def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """dp-across-nodes (P002)
 
-    Finds: `dp`, which is one process, on several nodes.
-    Why:   one process can only use the GPUs of one machine.
+    Finds: the mode `dp` on several nodes.
+    Why:   `dp` is one process, which can only use the GPUs of one machine.
     Diff:
     -   parallelism: dp
     +   parallelism: ddp
@@ -37,8 +37,8 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
 def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
     """idle-gpus (P003)
 
-    Finds: `single` on more than one GPU.
-    Why:   one process on one device leaves the other GPUs idle.
+    Finds: the mode `single` with more than one GPU.
+    Why:   `single` is one process on one GPU, so the other GPUs would be idle.
     Diff:
         parallelism: single
     -   layout: {gpus: 2}
@@ -58,7 +58,7 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
 def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
     """half-a-layout (P004)
 
-    Finds: a number of nodes without the number of GPUs per node.
+    Finds: `layout.nodes` without the number of GPUs of each node.
     Why:   the number of ranks would be unknown.
     Bad:
         layout: {nodes: 2}
@@ -94,8 +94,8 @@ def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
 def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
     """gpu-numbers-on-cpu (P011)
 
-    Finds: GPUs selected by number with `device: cpu` or `mps`.
-    Why:   the numbers have no effect there; only their count is used.
+    Finds: a list of GPU numbers in `layout.gpus` with `device: cpu` or `device: mps`.
+    Why:   these devices have no numbers. Only the length of the list is used.
     Bad:
         layout: {gpus: [0, 3], device: cpu}
     Good:
@@ -133,8 +133,8 @@ def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
 def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
     """mps-computes-in-fp32 (P020)
 
-    Finds: fp64 on `device: mps`, as the precision or as the dtype of a field; and bf16 or fp16.
-    Why:   Apple's GPUs have no float64. Half precision is not tested there.
+    Finds: `device: mps` with the precision fp64, bf16 or fp16, or with a field of dtype float64.
+    Why:   Apple's GPUs have no float64, and dtrain is not tested with bf16 and fp16 there.
     Diff:
     -   training: {precision: fp64}
     +   training: {precision: fp32}
@@ -158,18 +158,17 @@ def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
 def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
     """too-many-workers (P014)
 
-    Finds: more loader processes than CPU cores.
-    Why:   every rank starts its own; with more processes than cores they slow each other and training down.
+    Finds: more processes that load data (`data.workers`, in each rank) than the machine has CPU cores.
+    Why:   processes that share a core slow down each other and the training. Only checked for a run on one machine.
     Diff:
     -   data: {workers: 4096}
     +   data: {workers: 0}
         parallelism: ddp
         layout: {gpus: 2}
     """
-    """Only for a run on one node: the cores of a cluster's nodes are unknown here."""
     data, parallelism, layout = draft.data, draft.parallelism, draft.layout
     if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
-        return
+        return  # the cores of a cluster's nodes are unknown here
     ranks = 1 if parallelism.in_one_process else layout.num_gpus
     cores = num_cores()
     if data.workers * ranks > cores:
@@ -183,8 +182,9 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
 def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-hardware (P015)
 
-    Finds: a device in `layout.hardware` whose figures are unknown.
-    Why:   the plan could not estimate times, and `auto` could not choose.
+    Finds: a `layout.hardware` that is not in the table of devices (`dtrain list hardware`).
+    Why:   without the device's speed and memory no time can be estimated, and `parallelism: auto` cannot choose a
+           mode.
     Bad:
         layout: {gpus: 1, hardware: h100-smx}
     Good:
@@ -208,7 +208,8 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
 def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
     """hardware-elsewhere (P016)
 
-    Finds: `layout.hardware` of another type than `layout.device`.
+    Finds: a `layout.hardware` that is not of the kind that `layout.device` sets: a GPU for `cpu`, the CPU for a GPU,
+           or any hardware for `mps`.
     Why:   the estimates would be for a device that this run does not use.
     Bad:
         layout: {gpus: 1, device: cpu, hardware: h100-sxm}
@@ -233,7 +234,7 @@ def unreadable_calibration(draft: Draft) -> Iterator[Diagnostic]:
     """unreadable-calibration (P026)
 
     Finds: a file in `layout.calibration` that does not exist, or that `dtrain calibrate` did not write.
-    Why:   the estimates would have no figures.
+    Why:   the time estimates use the speeds measured in that file.
     Bad:
         layout: {gpus: 2, calibration: node.yaml}
     Good:

@@ -16,8 +16,8 @@ from declarative_train.recipe.model.tree import operation_of
 def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
     """metric-of-which-loss (O001)
 
-    Finds: a metric that does not say which of several losses it belongs to.
-    Why:   a metric uses the input, target and mask of a loss term; with several losses it is not clear of which.
+    Finds: a metric without `of` and without `input`, in an objective with several losses.
+    Why:   such a metric uses the input, target and mask of a loss, but it is not clear of which one.
     Diff:
         objective:
           losses:
@@ -39,8 +39,8 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
 def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-term (O002)
 
-    Finds: a metric whose `of` names a loss term that does not exist.
-    Why:   the metric uses the input, target and mask of that term.
+    Finds: a metric whose `of` names a loss that does not exist.
+    Why:   the metric would use the input, target and mask of that loss.
     Diff:
         objective:
     -     metrics: {accuracy: {of: kind}}
@@ -59,8 +59,9 @@ def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
 def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
     """metric-edges-twice (O003)
 
-    Finds: a metric with both `of` and its own input or target, or with a target but no input.
-    Why:   `of` uses input, target and mask of a loss together; they cannot be combined with others.
+    Finds: a metric that has `of` and also its own input, target or mask; or a metric that has its own target or mask
+           but no input.
+    Why:   `of` stands for the input, target and mask of a loss together. They cannot be combined with others.
     Diff:
         objective:
     -     metrics: {accuracy: {of: loss, input: logits}}
@@ -85,8 +86,8 @@ def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
 def loss_target(draft: Draft) -> Iterator[Diagnostic]:
     """loss-target (O004)
 
-    Finds: a loss without its target, or with a target that it does not use.
-    Why:   a target that is not used usually means that the wrong loss is trained.
+    Finds: a loss that needs a target and has none, or a loss with a target that it does not use.
+    Why:   a target without use often means that the wrong type of loss was chosen.
     Diff:
         objective:
     -     loss: {type: mse, input: logits}
@@ -106,9 +107,9 @@ def loss_target(draft: Draft) -> Iterator[Diagnostic]:
 def taken_name(draft: Draft) -> Iterator[Diagnostic]:
     """taken-name (O005)
 
-    Finds: a set called `training` or `train`, or a metric called `loss`.
-    Why:   the training set consists of the rows that are in no other set; `training/...` are its metrics, and
-           `<set>/loss` is the total loss.
+    Finds: a set in `data.split` called `training` or `train`, or a metric called `loss`.
+    Why:   these names are taken: the training set has all rows that are in no other set, its metrics are
+           `training/...`, and `<set>/loss` is the total loss.
     Diff:
         objective:
     -     metrics: {loss: {type: accuracy}}
@@ -142,8 +143,8 @@ def no_losses(draft: Draft) -> Iterator[Diagnostic]:
 def metric_target(draft: Draft) -> Iterator[Diagnostic]:
     """metric-target (O007)
 
-    Finds: a metric without its target, or with a target that it does not use.
-    Why:   a metric uses the target of its loss term, which may have none, such as `mean`.
+    Finds: a metric that needs a target and has none, or a metric with a target that it does not use.
+    Why:   a metric without its own target uses that of its loss, but some losses, such as `mean`, have none.
     Diff:
         objective:
     -     metrics: {accuracy: {input: logits}}
@@ -183,11 +184,11 @@ _REFUSED = {
 def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
     """activation-before-loss (O008)
 
-    Finds: a softmax, sigmoid or relu, as a layer or in an expression, before a loss that expects logits, or logits
-           before `nll`, or a rate before `poisson_nll`.
-    Why:   `cross_entropy` and `bce_with_logits` apply softmax or sigmoid themselves: with both the model learns less
-           well. `nll` expects log-probabilities: for other inputs its value is unbounded. `poisson_nll` expects the
-           logarithm of a rate: that of a rate below 1 is below 0.
+    Finds: a layer or expression before a loss that expects another input: a softmax, sigmoid or relu before
+           `cross_entropy` or `bce_with_logits`; logits or one of these before `nll`; a rate before `poisson_nll`.
+    Why:   `cross_entropy` and `bce_with_logits` expect logits and apply softmax or sigmoid themselves; applied twice,
+           the model learns less well. `nll` expects log-probabilities; with other inputs its value is unbounded.
+           `poisson_nll` expects the logarithm of the rate, which may be negative.
     Diff:
     -   model:
     -     graph: {probs: {type: softmax, input: logits}}

@@ -19,15 +19,16 @@ _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-lr (O013)
 
-    Finds: a learning rate far outside of the usual range of the optimizer, or 0; also if `lr_scale` makes it so.
-    Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth
-           of the smallest, or with 0, its parameters hardly change, without an error.
+    Finds: a learning rate that is 0 or far outside of the usual range of the optimizer, or that `lr_scale` raises far
+           above this range.
+    Why:   above ten times the largest usual rate, a run diverges in its first steps or learns nothing. Below a
+           thousandth of the smallest one, its parameters hardly change. Neither gives an error.
     Diff:
         training:
     -     optimizer: {type: adam, lr: 10}
     +     optimizer: {type: adam, lr: 1e-3}
     """
-    for optimizer, path, at in optimizers_of(draft):
+    for optimizer, path, at in list_optimizers(draft):
         lr = getattr(optimizer, "lr", None)
         low, high = optimizer.usual_lr
         usual = f"usual values are {low:g} to {high:g}"
@@ -55,14 +56,15 @@ _SHRINKS_FAST = 0.01
 def implausible_weight_decay(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-weight-decay (O019)
 
-    Finds: a weight decay that, times the learning rate, removes a hundredth of each weight in a step, or more.
-    Why:   after a hundred steps two thirds of a weight are gone: the decay decides the weights, and not the loss.
+    Finds: a weight decay whose product with the learning rate is 0.01 or more.
+    Why:   each step would remove at least 1% of every weight, and 100 steps two thirds of it: the weights would follow
+           the decay and not the loss.
     Diff:
         training:
     -     optimizer: {type: adamw, lr: 1e-3, weight_decay: 10}
     +     optimizer: {type: adamw, lr: 1e-3, weight_decay: 0.01}
     """
-    for optimizer, path, at in optimizers_of(draft):
+    for optimizer, path, at in list_optimizers(draft):
         lr, decay = getattr(optimizer, "lr", None) or 0.0, getattr(optimizer, "weight_decay", None) or 0.0
         if lr * decay < _SHRINKS_FAST * (1 - 1e-9) or lr > optimizer.usual_lr[1] * _FAR_ABOVE:
             continue
@@ -71,9 +73,9 @@ def implausible_weight_decay(draft: Draft) -> Iterator[Diagnostic]:
         yield warning("O019", span, message, "usual values of weight_decay are 0 to 0.3")
 
 
-def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Yield (optimizer, path of its key, span) for every optimizer of the recipe. The path is None for one set inside a
-    block."""
+def list_optimizers(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
+    """Yield (optimizer, path of its key in the recipe, span) for each optimizer of the recipe. The path is None for an
+    optimizer that is set inside a block."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)
@@ -87,14 +89,14 @@ def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
     """swapped-betas (O014)
 
     Finds: `betas` whose first number is larger than the second.
-    Why:   the average of the gradient then changes more slowly than that of its square: steps follow outdated
-           directions, and training becomes unstable. The two are usually swapped.
+    Why:   the average of the gradient then changes more slowly than the average of its square: steps follow outdated
+           directions, and training becomes unstable. Often the two numbers were swapped.
     Diff:
         training:
     -     optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
     +     optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
     """
-    for optimizer, path, at in optimizers_of(draft):
+    for optimizer, path, at in list_optimizers(draft):
         betas = getattr(optimizer, "betas", None)
         if betas is None or betas[0] <= betas[1]:
             continue
@@ -108,11 +110,11 @@ def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
 def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
     """averaging-optimizer (O020)
 
-    Finds: an optimizer that keeps an average of the weights, next to `training.ema`, to a learning rate that falls, or
-           to batch norm.
-    Why:   evaluations and checkpoints have its average. An average of that average has no use; the average replaces a
-           learning rate that falls; and the running statistics of batch norm belong to the weights of training, so
-           that the average would be evaluated with wrong ones.
+    Finds: an optimizer that keeps an average of the weights (such as `adamw_schedule_free`), together with
+           `training.ema`, an `lr_schedule` that is not constant, or a `batch_norm` layer.
+    Why:   evaluations and checkpoints use the average of the weights. `ema` would average this average, which has no use.
+           The average replaces the decay of the learning rate. The running statistics of batch norm belong to the
+           weights before averaging, so they would be wrong for the average.
     Diff:
         training:
     -     optimizer: {type: adamw_schedule_free, lr: 0.003}
@@ -122,7 +124,7 @@ def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
     training = draft.training
     if training is None:
         return
-    kept = next((found for found in optimizers_of(draft) if found[0].averages), None)
+    kept = next((found for found in list_optimizers(draft) if found[0].averages), None)
     if kept is None:
         return
     optimizer, _, place = kept
@@ -134,16 +136,16 @@ def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
         message = f"the average of `{optimizer.type}` takes the place of a learning rate that falls"
         hint = "write `type: constant`; `warmup` stays useful"
         yield warning("O020", draft.span("training.lr_schedule"), message, hint, related)
-    for span in () if draft.scope is None else _batch_norms(draft.scope):
+    for span in () if draft.scope is None else _find_batch_norms(draft.scope):
         message = f"`{optimizer.type}` evaluates an average of the weights, for which batch norm has no statistics"
         yield error("O020", span, message, "use group_norm or layer_norm, or another optimizer", related)
         break
 
 
-def _batch_norms(scope: Scope) -> Iterator[Span]:
-    """Yield the places of the layers `batch_norm` of a model."""
+def _find_batch_norms(scope: Scope) -> Iterator[Span]:
+    """Yield the span of each `batch_norm` layer in `scope` and in the blocks inside it."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
-            yield from _batch_norms(node.scope)
+            yield from _find_batch_norms(node.scope)
         elif isinstance(node, LayerNode) and node.layer.type == "batch_norm":
             yield node.span

@@ -26,8 +26,9 @@ MOST_SHARDS = 1024
 def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-do-not-divide (P001)
 
-    Finds: a number of GPUs that cannot be divided evenly over pipelines, replicas or stages.
-    Why:   all ranks of a group do the same share of the work; remaining ranks would be idle or wait forever.
+    Finds: a number of GPUs that is not divisible by the sizes of the axes of parallelism, or of which these sizes use
+           only a part; or a number of stages that is not divisible by the ranks of a pipeline.
+    Why:   all ranks of a group do the same share of the work. Remaining ranks would be idle or wait forever.
     Diff:
     -   parallelism: {data: {shard: all, replicate: 3}}
     +   parallelism: {data: {shard: all, replicate: 2}}
@@ -38,7 +39,7 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
         return
     mesh = axes.mesh(layout.num_gpus)
     if mesh is None:
-        yield _uneven(draft, axes, layout)
+        yield _report_uneven(draft, axes, layout)
     elif axes.pipeline is not None and axes.pipeline.stages % (ranks := size_of(mesh, "pipeline")):
         stages = axes.pipeline.stages
         below = stages // ranks * ranks
@@ -52,8 +53,8 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
         )
 
 
-def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
-    """Return the error for a number of GPUs that is not divisible by the sizes of the axes."""
+def _report_uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
+    """Return the error for a number of GPUs that the axes cannot divide evenly or cannot use completely."""
     sizes: dict[Axis, int] = {name: size for name, size in axes.sizes.items() if size != "all"}
     number, gpus = axes.multiply_sizes(), format_count(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
@@ -92,9 +93,9 @@ def _gpus(draft: Draft) -> Span:
 def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
     """axes-of-no-size (P021)
 
-    Finds: a `parallelism.data` without an axis, or with two axes set to `all`.
-    Why:   `all` is the number of ranks that remain after the other axes, so only one axis can have it. `reshard` alone
-           shards nothing.
+    Finds: a `parallelism.data` without an axis, with two axes set to `all`, or with a `reshard` that has no effect.
+    Why:   `all` is the number of ranks that remain after the other axes, so only one axis can have it. `reshard` needs
+           the axis `shard`, and has no effect in a pipeline.
     Diff:
     -   parallelism: {data: {replicate: all, shard: all}}
     +   parallelism: {data: {replicate: 2, shard: all}}
@@ -120,7 +121,7 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """pipeline-of-one (P009)
 
     Finds: a pipeline whose stages are all on one rank.
-    Why:   there is no other rank to send to; a pipeline only costs time.
+    Why:   there is no other rank to send to, so the pipeline would only cost time.
     Diff:
         parallelism: {pipeline: {stages: 2, microbatches: 2}}
     -   layout: {gpus: 1}
@@ -143,8 +144,9 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
 def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """shards-of-one (P012)
 
-    Finds: hybrid sharding with as many replicas as GPUs.
-    Why:   each replica is sharded over one rank, which saves no memory: it is the same as ddp.
+    Finds: parameters that are sharded within each replica, with as many replicas as GPUs.
+    Why:   each replica then has one rank, which holds all parameters. This saves no memory; the run is the same as
+           `ddp`.
     Diff:
         parallelism: {data: {shard: all, replicate: 2}}
     -   layout: {gpus: 2}
@@ -166,9 +168,10 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
     """too-many-shards (P027)
 
     Finds: parameters that are sharded over more than 1,024 ranks.
-    Why:   a gather waits for each of these ranks, in every unit and step, and each rank's part of a small parameter is
-           empty. When a checkpoint is saved, rank 0 plans one piece of every tensor for each of these ranks. Several
-           replicas of 1,024 ranks or fewer average gradients once per step, and share the writing of each piece.
+    Why:   before a rank can compute a unit, it gathers the unit's parameters from all of these ranks, in every step,
+           and each rank's part of a small parameter is empty. When a checkpoint is saved, rank 0 plans one piece of
+           every tensor for each of these ranks. With several replicas of at most 1,024 ranks, only the average of the
+           gradients, once per step, involves all ranks, and the replicas share the writing of each piece.
     Diff:
     -   parallelism: {data: {shard: all}}
     +   parallelism: {data: {shard: all, replicate: 2}}
@@ -188,15 +191,16 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
         f"set parallelism.data to {{shard: all, replicate: {replicas}}}, for {shards // parts:,} ranks in each replica"
     )
     related = (Related(_gpus(draft), format_count(layout.num_gpus, "GPU")),)
-    yield warning("P027", draft.span(_sharding_key(draft) or "parallelism"), message, hint, related)
+    yield warning("P027", draft.span(_find_sharding_key(draft) or "parallelism"), message, hint, related)
 
 
 def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """reshard-does-not-divide (P018)
 
-    Finds: a `reshard` that does not divide the number of ranks that shard a parameter.
-    Why:   between forward and backward each group of that many ranks holds a whole copy of the gathered parameters, so
-           all groups must be complete. One group of all ranks is `reshard: true`.
+    Finds: a number in `reshard` that is not a divisor of the number of ranks over which parameters are sharded, or is
+           not below that number.
+    Why:   with `reshard: 4`, for example, each group of 4 ranks holds a whole copy of the gathered parameters between
+           forward and backward, so all groups must be complete. For one group of all ranks write `reshard: true`.
     Diff:
     -   parallelism: {data: {shard: all, reshard: 3}}
     +   parallelism: {data: {shard: all, reshard: 4}}
@@ -222,8 +226,8 @@ def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
     """channels-last-of-shards (P022)
 
     Finds: `channels_last: true` with sharded parameters or pipeline stages.
-    Why:   tensors gathered from shards, or sent between stages, have the default memory format, so the setting has no
-           effect.
+    Why:   tensors that are gathered from shards, or sent between stages, have torch's default memory format, so the
+           setting would have no effect.
     Diff:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
@@ -243,9 +247,9 @@ def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
 def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
     """shards-refused (P013)
 
-    Finds: an optimizer that cannot update shards, in a mode that shards parameters.
-    Why:   adafactor computes norms of whole parameters, but a rank of fsdp has only a shard: torch fails, or uses the
-           norm of the shard.
+    Finds: an optimizer that needs whole parameters, in a mode that shards them.
+    Why:   adafactor, for example, computes norms of whole parameters, but each rank has only a shard: torch fails, or
+           uses the norm of the shard.
     Diff:
         training:
     -     optimizer: {type: adafactor, lr: 0.01}
@@ -253,10 +257,10 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
         parallelism: fsdp
         layout: {gpus: 2}
     """
-    place = _sharding_key(draft)
+    place = _find_sharding_key(draft)
     if place is None:
         return
-    for optimizer, span in _optimizers(draft):
+    for optimizer, span in _list_optimizers(draft):
         if not optimizer.takes_shards:
             message = f"`{optimizer.type}` needs whole parameters, but in fsdp each rank has a shard of them"
             hint = "use another optimizer, such as adamw, or ddp"
@@ -266,9 +270,9 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
 def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
     """parts-refused (P024)
 
-    Finds: an optimizer that needs whole parameters, with the axis `tensor` or `expert`.
-    Why:   a rank of these axes holds a part of a matrix. muon would make that part orthogonal instead of the matrix,
-           and adafactor would use the norm of the part.
+    Finds: an optimizer that needs whole parameters, in a run with the axis `tensor` or `expert`.
+    Why:   a rank of these axes holds a part of each divided matrix. muon would orthogonalize the part instead of the
+           matrix, and adafactor would use the norm of the part.
     Diff:
         training:
     -     optimizer: {type: muon, lr: 0.02}
@@ -280,7 +284,7 @@ def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
     axis = None if axes is None else "tensor" if axes.tensor is not None else "expert" if axes.expert else None
     if axis is None:
         return
-    for optimizer, span in _optimizers(draft):
+    for optimizer, span in _list_optimizers(draft):
         if not optimizer.works_elementwise:
             message = f"`{optimizer.type}` needs whole parameters, but each rank of `{axis}` holds a part of them"
             place = Related(draft.span(f"parallelism.{axis}"), "layers are divided here")
@@ -290,9 +294,10 @@ def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
 def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """tensor-across-nodes (P025)
 
-    Finds: a `tensor` axis with more ranks than a node has GPUs, or whose ranks are spread over nodes.
-    Why:   its ranks wait for each other several times in every layer. The network between nodes is 10 to 20 times
-           slower than the links within a node.
+    Finds: a `tensor` axis whose size does not divide the number of GPUs of a node, so that its ranks are on several
+           nodes.
+    Why:   ranks of this axis wait for each other several times in every layer. The network between nodes is 10 to 20
+           times slower than the links within a node.
     Diff:
     -   parallelism: {tensor: 16}
     +   parallelism: {tensor: 8, data: {shard: all}}
@@ -312,9 +317,10 @@ def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
 def experts_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """experts-across-nodes (P028)
 
-    Finds: an `expert` axis whose ranks, with those of the axes inside it, are spread over nodes.
-    Why:   each layer `moe` sends the rows of its experts to these ranks and back, four times in a step. The network
-           between nodes is 10 to 20 times slower than the links within a node.
+    Finds: an `expert` axis that does not fit into a node: its size, times the sizes of `context` and `tensor`, does
+           not divide the number of GPUs of a node.
+    Why:   each `moe` layer sends rows to the ranks of this axis and back, four times in a step. The network between
+           nodes is 10 to 20 times slower than the links within a node.
     Diff:
         model: {graph: {act: {type: moe, experts: 16, top_k: 2, hidden: 32}}}
     -   parallelism: {expert: 16}
@@ -337,9 +343,10 @@ def experts_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
 def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
     """torch-too-old (P023)
 
-    Finds: a layout that the installed version of torch cannot run.
-    Why:   `fully_shard` of torch before 2.13 cannot shard weights that are held as integers (`storage`), and its pipelines
-           cannot hold two stages that send to each other on one rank, as zbv and dualpipev do.
+    Finds: sharded parameters that are held as integers (`storage`), or the schedule zbv or dualpipev, with a version
+           of torch before 2.13.
+    Why:   before 2.13, `fully_shard` cannot shard integers, and torch's pipelines cannot send between two stages on
+           the same rank, as these schedules do.
     Diff:
         model:
           parameters:
@@ -347,9 +354,9 @@ def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
     -   parallelism: fsdp
     +   parallelism: ddp
         layout: {gpus: 2}
-    """  # noqa: E501
+    """
     found: list[tuple[Span, str]] = []
-    if _sharding_key(draft) is not None:
+    if _find_sharding_key(draft) is not None:
         found += [(rule.span, "`storage` in fsdp") for rule in draft.rules if rule.settings.storage is not None][:1]
     if draft.pipeline is not None and PIPELINE_SCHEDULES[draft.pipeline.schedule].is_v:
         found.append((draft.span("parallelism.pipeline.schedule"), f"the schedule {draft.pipeline.schedule}"))
@@ -358,13 +365,14 @@ def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
         yield from (error("P023", span, f"{what} needs torch {NEEDED_TORCH} or newer", fix) for span, what in found)
 
 
-def _sharding_key(draft: Draft) -> str | None:
-    """Return the key of the recipe that shards the parameters; None if they are not sharded."""
+def _find_sharding_key(draft: Draft) -> str | None:
+    """Return the dotted path of the key that shards the parameters; None if they are not sharded."""
     return "parallelism.data.shard" if draft.axes is not None and draft.axes.is_sharded else None
 
 
-def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """Yield (optimizer, span) for the optimizer of the run and for each optimizer that is set for single parameters."""
+def _list_optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
+    """Yield (optimizer, span) for the optimizer of the run, and for each optimizer that `model.parameters` sets for
+    some parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:
@@ -376,7 +384,8 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-of-one (S010)
 
     Finds: `ddp`, `fsdp` or `dp` on one GPU.
-    Why:   the run is the same as `single`, plus the cost of a process group. Often `layout` lacks the number of GPUs.
+    Why:   the run is the same as `single`, but also pays for a process group. Often the number of GPUs is missing in
+           `layout`.
     Diff:
         parallelism: ddp
     -   layout: {gpus: 1}

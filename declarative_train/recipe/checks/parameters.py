@@ -15,7 +15,7 @@ from declarative_train.core.span import Span
 def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:
     """bad-selector (U001)
 
-    Finds: a key of `model.parameters` that is not a valid selector.
+    Finds: a key of `model.parameters` that is not a valid selector (a name of parameters or nodes, with wildcards).
     Why:   a misread selector would apply settings to the wrong parameters.
     Diff:
         model:
@@ -30,7 +30,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
     """selector-matches-nothing (U002)
 
     Finds: an entry of `model.parameters` that matches no parameter of the model.
-    Why:   otherwise, for example, an encoder that should be frozen would be trained without notice.
+    Why:   without this error, an encoder that should be frozen, for example, would be trained without notice.
     Diff:
         model:
           parameters:
@@ -53,7 +53,8 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
 
 
 def _list_names(parameters: Sequence[str]) -> set[str]:
-    """Return the names of all parameters, and the paths of all nodes that contain them."""
+    """Return the names of the parameters, and the paths of the nodes that contain them. `parameters`: dotted names,
+    such as `hidden.weight`."""
     parts = [name.split(".") for name in parameters]
     return {".".join(way[:end]) for way in parts for end in range(1, len(way) + 1)}
 
@@ -61,8 +62,9 @@ def _list_names(parameters: Sequence[str]) -> set[str]:
 def newest_run(span: Span, path: str) -> Diagnostic:
     """newest-run (U003)
 
-    Finds: start values from the folder of a run on another machine.
-    Why:   shapes, statistics and class numbers can only be checked when the run starts.
+    Finds: `model.weights` that names the folder of a run on another machine. Such weights are valid, but cannot be
+           checked here.
+    Why:   shapes, statistics and class numbers are checked when the run starts.
     Diff:
         model:
     -     weights: s3://bucket/runs/digits
@@ -75,8 +77,8 @@ def newest_run(span: Span, path: str) -> Diagnostic:
 def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """unknown-weights-node (U004)
 
-    Finds: start values for a node that the model does not have.
-    Why:   nothing would be loaded, and the model would start from random numbers.
+    Finds: an entry of `model.weights` for a node that the model does not have.
+    Why:   nothing would be loaded, and the parameters would have random start values.
     Diff:
         model:
     -     weights: {hiden: {path: hidden.safetensors}}

@@ -19,7 +19,8 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
     """schedule-needs-stages (P006)
 
     Finds: a number of stages per rank that the pipeline schedule does not support.
-    Why:   gpipe and 1f1b have one stage on each rank, zbv and dualpipev exactly two, the looped schedules two or more.
+    Why:   gpipe and 1f1b have one stage on each rank, zbv and dualpipev exactly two, and the looped schedules two or
+           more.
     Diff:
     -   parallelism: {pipeline: {stages: 4, schedule: 1f1b, microbatches: 4}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
@@ -51,9 +52,9 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
 def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     """schedule-needs-microbatches (P007)
 
-    Finds: a number of microbatches that the pipeline schedule does not support.
-    Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones need equal rounds. All
-           accumulation steps count together.
+    Finds: a number of microbatches, over all accumulation steps, that the pipeline schedule does not support.
+    Why:   1f1b and dualpipev need at least one microbatch for each stage, because they fill all stages before the
+           first backward. Interleaved schedules process microbatches in rounds of equal size.
     Diff:
     -   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}
@@ -89,8 +90,9 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
 def cut_count(draft: Draft) -> Iterator[Diagnostic]:
     """cut-count (P008)
 
-    Finds: `cut_before` with the wrong number of names, or with a name twice.
-    Why:   each name starts a new stage, except the first stage.
+    Finds: a `cut_before` that does not have one name less than `stages`, or that has a name twice.
+    Why:   each name is the node at which a new stage starts. The first stage starts at the first node and needs no
+           name.
     Diff:
     -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [act, logits]}}
     +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
@@ -119,7 +121,7 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
 def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     """zero-bubble-compile (P010)
 
-    Finds: `compile: true` with interleaved_zero_bubble, zbv or dualpipev.
+    Finds: `compile: true` with the schedule interleaved_zero_bubble, zbv or dualpipev.
     Why:   these schedules split each backward in two, which torch does not support for compiled stages.
     Diff:
     -   parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
@@ -141,7 +143,7 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """more-stages-than-nodes (P017)
 
     Finds: more pipeline stages than the model has nodes.
-    Why:   a stage has at least one node, and nodes are not split, except models of `transformers` (P114).
+    Why:   a stage needs at least one node. Nodes are not split, except models of `transformers` (see P114).
     Bad:
         parallelism: {pipeline: {stages: 64, microbatches: 64}}
         layout: {gpus: 64}
@@ -160,7 +162,8 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _lacks_nodes(scope: Scope, stages: int) -> bool:
-    """Return whether a model has too few nodes for `stages` stages. The parts of a library's model are unknown here."""
+    """Return whether the model has too few nodes for `stages` stages. Always False if it contains a model of a
+    library, whose layers are not counted here."""
     return num_nodes(scope) < stages and not _has_library(scope)
 
 

@@ -16,7 +16,7 @@ def missing_plugin(span: Span, path: str, reason: str, others: Iterable[str]) ->
     """missing-plugin (X001)
 
     Finds: a plugin file that does not exist or cannot be read.
-    Why:   its types would be unknown in the recipe.
+    Why:   the types that it defines would be unknown in the recipe.
     Bad:
         plugins: [my_layer.py]
     Good:
@@ -32,8 +32,8 @@ def missing_plugin(span: Span, path: str, reason: str, others: Iterable[str]) ->
 def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
     """unreadable-plugin (X002)
 
-    Finds: a plugin whose Python cannot be parsed.
-    Why:   its types are unknown, and the run would fail.
+    Finds: a plugin file that is not valid Python.
+    Why:   the types that it defines would be unknown, and the run would fail.
     Diff:
         # whole file
     -   plugins: [broken.py]
@@ -46,9 +46,10 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
 def plugin_signature(span: Span, problem: str, named: Span, help: str | None = None) -> Diagnostic:
     """plugin-signature (X003)
 
-    Finds: a class of a plugin whose methods do not declare their arguments.
-    Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a
-           type.
+    Finds: a class in a plugin that lacks a required method, or has a method whose arguments cannot be used in a
+           recipe.
+    Why:   the arguments of `__init__` are the keys of a node, and those of `forward` are its ports, so each needs a
+           name and a type.
     Diff:
         # whole file
     -   plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
@@ -62,9 +63,9 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     """plugin-without-layers (X004)
 
     Finds: a plugin file without a class that a recipe can name.
-    Why:   it has no effect. The base class decides: a layer derives from `torch.nn.Module`, an optimizer from
-           `torch.optim.Optimizer`, a source from `torch.utils.data.Dataset`, and everything else (losses, metrics, lr
-           schedules, sinks, sources, fields, transforms) from a class of `declarative_train.plugins`.
+    Why:   such a plugin has no effect. The base class of a class decides what it is: `torch.nn.Module` makes it a
+           layer, `torch.optim.Optimizer` an optimizer, `torch.utils.data.Dataset` a source of data, and a class of
+           `declarative_train.plugins` anything else (loss, metric, lr schedule, sink, source, field, transform).
     Diff:
         # whole file
     -   plugins: [empty.py]
@@ -77,7 +78,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
 def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:
     """plugin-fails (X005)
 
-    Finds: a plugin that raises when it is imported (only with `--plugins`, and in `run`).
+    Finds: a plugin that raises an exception when it is imported. Plugins are only imported in `run` and with
+           `--plugins`.
     Why:   the run would fail.
     Diff:
         # whole file

@@ -25,8 +25,8 @@ _RANGE = ("low", "high", "log", "step")
 def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-key-without-effect (K010)
 
-    Finds: a key of `sweep` that belongs to another type, or a random sweep without `trials`.
-    Why:   a grid runs every combination, and a random sweep needs a number of points.
+    Finds: a key of `sweep` that has no effect for the sweep's type, or a sweep without `trials` that needs it.
+    Why:   a grid runs every combination of values. The other types need the number of points, `trials`.
     Bad:
         sweep: {type: grid, trials: 10, over: {training.optimizer.lr: [0.1, 0.01]}}
     Good:
@@ -52,7 +52,7 @@ def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-values (K011)
 
     Finds: an entry of `sweep.over` that is neither a list of values nor a valid range.
-    Why:   a range needs `low` below `high`, both above 0 with `log: true`; a grid needs lists.
+    Why:   a range is `low` and `high`, with `low` below `high`, and both above 0 with `log: true`. A grid needs lists.
     Bad:
         sweep: {type: random, trials: 10, over: {training.optimizer.lr: {low: 0.1, high: 0.001, log: true}}}
     Good:
@@ -102,8 +102,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-path (K012)
 
-    Finds: a path of `sweep.over` that is not a setting of a recipe.
-    Why:   paths are written as for `--set`; with an unknown path all points would be the same.
+    Finds: a path in `sweep.over` that is not a setting that a sweep can vary.
+    Why:   a path is written as for `--set`, from the section on. If it were wrong, all points of the sweep would be
+           the same.
     Bad:
         sweep: {type: grid, over: {optimizer.lr: [0.1, 0.01]}}
     Good:
@@ -122,9 +123,9 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
 def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-metric (K013)
 
-    Finds: a `sweep.metric` that no run computes, or that is computed only at the end although a pruner stops runs
-           early.
-    Why:   the points could not be compared.
+    Finds: a `sweep.metric` that no run computes; or a sweep with a pruner, whose metric is not computed during the
+           run.
+    Why:   without the metric, points cannot be compared. A pruner stops runs early, by the metrics computed so far.
     Bad:
         sweep: {type: grid, metric: validation/acuracy, over: {training.optimizer.lr: [0.1, 0.01]}}
     Good:

@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe. They get the tree of YAML nodes, not a draft.
+"""Rules about the text of a recipe: they get YAML nodes, or the Document, instead of the sections in a Draft.
 
 Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """
@@ -29,7 +29,7 @@ def secret_in_recipe(tree: Mapping) -> list[Diagnostic]:
     """secret-in-recipe (H001)
 
     Finds: a value that looks like a password, a key or a token.
-    Why:   recipes are committed, copied into run directories and shown in TensorBoard.
+    Why:   recipes are committed to repositories, copied into the folders of runs and shown in TensorBoard.
     Bad:
         meta: {api_key: 0c1f8a7be2d94c55}
     Good:
@@ -96,9 +96,9 @@ _LOSS, _LOSSES = ("objective", "loss"), ("objective", "losses")
 def displaced_loss(document: Document) -> Iterator[Diagnostic]:
     """displaced-loss (W017)
 
-    Finds: `losses` in a derived recipe that replace the `loss` of its base without mentioning it.
-    Why:   `loss` is the short form of `losses` with one term, so they are not merged: a term that should be added would
-           be the only one.
+    Finds: a recipe with `losses` whose base has `loss`, which is replaced without being mentioned.
+    Why:   `loss` is the short form of `losses` with one term; the two are not merged. If a second loss should be
+           added, it would be the only one.
     Diff:
         objective:
     -     losses: {other: {type: cross_entropy, input: logits, target: digit}}

@@ -18,8 +18,8 @@ from declarative_train.recipe.sections.training import share_of_run
 def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:
     """uneven-batch (R003)
 
-    Finds: a global batch that cannot be divided evenly over ranks, accumulation steps and microbatches.
-    Why:   sizes are not rounded: a step uses exactly the batch size in the recipe.
+    Finds: a global batch size that cannot be divided evenly over ranks, accumulation steps and microbatches.
+    Why:   sizes are not rounded: a step uses exactly the batch size of the recipe.
     Diff:
         training:
     -     global_batch_size: 100
@@ -59,7 +59,8 @@ def _multiples(size: int, unit: int) -> list[int]:
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:
-    """Return the divisors of `number` that are closest to `wanted`, below and above."""
+    """Return the largest divisor of `number` below `wanted` and the smallest one above; a list of at most two
+    numbers."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     divisors = sorted({*small, *(number // divisor for divisor in small)})
     below = [divisor for divisor in divisors if divisor < wanted][-1:]
@@ -92,7 +93,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
 def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     """warmup-longer-than-run (R005)
 
-    Finds: a warm-up as long as the run or longer.
+    Finds: a warm-up that is as long as the run, or longer.
     Why:   the learning rate would never reach the value in the recipe.
     Diff:
         training:
@@ -115,8 +116,8 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
 def narrow_reduction(draft: Draft) -> Iterator[Diagnostic]:
     """narrow-reduction (R007)
 
-    Finds: a run in fp64 that reduces gradients in fp32 or bf16.
-    Why:   the precision of fp64 would be lost in the reduction.
+    Finds: a run that computes in fp64 but reduces gradients in fp32 or bf16.
+    Why:   the reduction would round the gradients, so the precision of fp64 would be lost.
     Diff:
         training:
     -     precision: {compute: fp64, reduce: fp32}

@@ -17,7 +17,7 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
     """unknown-edge (W001)
 
     Finds: an input, an expression or an output that refers to no node or field.
-    Why:   every edge starts at a node or field; inside a block only its own inputs and nodes are visible.
+    Why:   an edge starts at a node or a field. Inside a block, only the inputs and nodes of that block are visible.
     Diff:
         model:
           graph:
@@ -36,8 +36,8 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
 def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diagnostic:
     """unknown-port (W002)
 
-    Finds: an input with a name that is not a port of the component.
-    Why:   inputs are bound by name, so that, for example, a memory cannot be confused with a mask.
+    Finds: a name in `inputs` that is not an input port of the component.
+    Why:   inputs are connected by name, so that a mask, for example, cannot be taken for a memory.
     Diff:
         model:
           graph:
@@ -56,7 +56,7 @@ def unknown_output(
     """unknown-output (W003)
 
     Finds: a reference to an output that the node does not have.
-    Why:   only the declared outputs of a component can be read.
+    Why:   only the outputs that a component declares can be read.
     Diff:
         model:
           graph:
@@ -92,7 +92,7 @@ def open_port(span: Span, message: str, help: str) -> Diagnostic:
     """open-port (W005)
 
     Finds: a required input that is not connected.
-    Why:   only the first input is connected to the node above by default, and the first node has no node above.
+    Why:   by default, only the first input is connected: to the node above. The first node has no node above.
     Diff:
         model:
           graph:
@@ -106,7 +106,7 @@ def open_port(span: Span, message: str, help: str) -> Diagnostic:
 def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
     """cycle (W006)
 
-    Finds: nodes that depend on each other.
+    Finds: nodes that depend on their own output, directly or through other nodes.
     Why:   a graph is computed once, from the fields to the outputs, so it cannot have cycles.
     Diff:
         model:
@@ -127,7 +127,7 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
     """dead-node (W007)
 
     Finds: a node whose result is not used.
-    Why:   it costs time without effect; usually another node reads the wrong name.
+    Why:   the node costs time without effect. Often another node reads the wrong name.
     Diff:
         model:
           graph:
@@ -144,7 +144,7 @@ def unused_field(span: Span, name: str) -> Diagnostic:
     """unused-field (W008)
 
     Finds: a field of the data that neither the model nor the objective uses.
-    Why:   it is read, transformed and moved to the device in every step.
+    Why:   the field would be read, transformed and moved to the device in every step.
     Diff:
         data:
     -     fields:
@@ -159,8 +159,9 @@ def moved_default_wire(
 ) -> Diagnostic:
     """moved-default-wire (W009)
 
-    Finds: a recipe that adds or removes a node of its base, so that the default input of another node changes.
-    Why:   that node has no explicit input, and now reads another node than in the base.
+    Finds: a node without an explicit input that reads another node than in the base recipe, because the derived recipe
+           adds or removes a node above it.
+    Why:   by default a node reads the node above it, so the connection changes without being mentioned.
     Diff:
         # whole file
         extends: base.yaml
@@ -179,8 +180,8 @@ def moved_default_wire(
 def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnostic:
     """name-clash (W010)
 
-    Finds: a node with the name of a field, or, in a block, of an input.
-    Why:   fields and nodes share one namespace, so that every reference is unambiguous.
+    Finds: a node that has the name of a field, or, inside a block, of an input of the block.
+    Why:   nodes, fields and inputs share one namespace, so that every reference is unambiguous.
     Diff:
         model:
           graph:
@@ -195,8 +196,8 @@ def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnost
 def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
     """too-many-inputs (W011)
 
-    Finds: more inputs in a list than the component has.
-    Why:   a list binds inputs in order; the remaining ones would be ignored.
+    Finds: a list in `inputs` that is longer than the number of the component's inputs.
+    Why:   the names in a list are connected to the inputs in order; the remaining ones would be ignored.
     Diff:
         model:
           graph:
@@ -211,8 +212,8 @@ def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
 def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
     """open-input (W012)
 
-    Finds: an optional input of a block that is not connected here, but required inside the block.
-    Why:   an input can only be optional if every reader of it can do without.
+    Finds: an optional input of a block that is not connected here, although a node inside the block requires it.
+    Why:   an input of a block can only be omitted if it is optional for every node that reads it.
     Diff:
         model:
           blocks:
@@ -233,8 +234,8 @@ def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
 def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
     """unknown-copy (W013)
 
-    Finds: a reference to a copy that does not exist: the node is not repeated, or has fewer copies.
-    Why:   copies are counted from 0, so the last of 4 is 3.
+    Finds: a reference to a copy that does not exist: the node has no `repeat`, or has fewer copies.
+    Why:   copies are counted from 0, so the last one of 4 copies is 3.
     Diff:
         model:
           graph:
@@ -252,8 +253,8 @@ def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
 def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic:
     """bad-reference (W014)
 
-    Finds: an input that is not a reference but an expression, a number or a mapping.
-    Why:   `input` and `inputs` contain only names, so that a graph can be drawn without knowing its components.
+    Finds: an `input` or an entry of `inputs` that is an expression, a number or a mapping instead of a name.
+    Why:   inputs contain only names, so that a graph can be drawn without knowing its components.
     Diff:
         model:
           graph:
@@ -270,7 +271,7 @@ def unused_param(span: Span, name: str, block: str) -> Diagnostic:
     """unused-param (W015)
 
     Finds: a param of a block that no template of the block reads.
-    Why:   setting it has no effect; usually the block's body still has a fixed number.
+    Why:   setting the param has no effect. Often a fixed number in the block should be replaced by the param.
     Diff:
         model:
           blocks:
@@ -291,7 +292,7 @@ def unused_input(span: Span, name: str, block: str) -> Diagnostic:
     """unused-input (W016)
 
     Finds: an input of a block that none of its nodes reads.
-    Why:   the connected tensor has no effect: with a mask that is never applied, the model trains on padding.
+    Why:   the tensor that is connected to it has no effect. If it is a mask, for example, the model trains on padding.
     Diff:
         model:
           blocks:

@@ -1,6 +1,6 @@
-"""Table of words of other frameworks -> words of the recipe language, for hints.
+"""Tables of names of other frameworks -> names in recipes, used in hints on unknown keys, types and values.
 
-Over 440 lines because it is one table.
+Over 440 lines because it has only tables and the functions that look words up in them.
 """
 
 from __future__ import annotations
@@ -488,15 +488,16 @@ _OF_TIMM = re.compile(
 
 
 def hint_on_type(name: str, known: Collection[str]) -> str | None:
-    """Return what to write in place of the unknown type `name`; None if there is no hint. `known`: the known types."""
+    """Return a sentence on what to write instead of the unknown component type `name`; None if there is no hint.
+    `known`: the types that exist."""
     if "timm" in known and _OF_TIMM.match(letters(name)):
         return f"`{{type: timm, name: {name}}}` is a model of the library timm"
     return NOT_BUILT.get(letters(name))
 
 
-def type_here(name: str, known: Collection[str]) -> str | None:
-    """Return the component type in `known` that corresponds to a class of another framework (`nn.CrossEntropyLoss`,
-    `BatchNorm2d`), or None."""
+def translate_type(name: str, known: Collection[str]) -> str | None:
+    """Return the component type in `known` that corresponds to `name`, a class of another framework such as
+    `nn.CrossEntropyLoss` or `BatchNorm2d`; None if there is none."""
     typed = letters(name.rpartition(".")[2])
     ours = {letters(each): each for each in known}
     for end in _ENDS:
@@ -514,7 +515,7 @@ def letters(name: str) -> str:
 
 
 def replace_word(span: Span, name: str, word: str) -> tuple[Fix, ...]:
-    """Return the edit that replaces `name`, a word of another framework, by `word`."""
+    """Return the fix that replaces `name`, a word of another framework at `span`, by `word`, its name in recipes."""
     return (Fix(span, word, safe=_is_equal(name, word), replaces=name),)
 
 

@@ -1,7 +1,7 @@
-"""Edits that may correct a mistake: for a place in a recipe, every small change that people make there.
+"""Edits that may correct a mistake in a recipe: small changes near the place of a diagnostic.
 
-They are proposals, of which most are wrong: `app/api/tried_fixes.py` lints the recipe with each and keeps one that
-helps. The order is from edits that keep all that was typed to those that remove something.
+Most of the edits are wrong: `app/api/tried_fixes.py` applies each one, lints the result and keeps those that help.
+Edits that keep everything that the user typed come first, edits that remove something last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.recipe.hints.aliases import KEYS
-from declarative_train.recipe.hints.key_places import paths_of
+from declarative_train.recipe.hints.key_places import find_sections_with
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find
 from declarative_train.source.reader import read_text
 
@@ -42,7 +42,8 @@ Proposal = tuple[Edit, ...]
 
 
 class _Entry(NamedTuple):
-    """Entry of a mapping in the text, with the offsets of its key and of its value."""
+    """Entry of a mapping in the text. `path`: keys from the root to this entry. `key`, `value`: the offsets in the
+    text at which they begin and end. `node`: the value. `parent`: the mapping."""
 
     path: tuple[str, ...]
     key: tuple[int, int]
@@ -52,7 +53,7 @@ class _Entry(NamedTuple):
 
 
 def propose(diagnostic: Diagnostic, text: str) -> Iterator[Proposal]:
-    """Yield edits of `text`, the file of the diagnostic, that may correct the mistake that it reports."""
+    """Yield edits of `text`, the file in which the diagnostic is, that may correct the reported mistake."""
     site = _Site(diagnostic, text)
     yield from site.unite()
     yield from site.follow_message()
@@ -67,8 +68,8 @@ def propose(diagnostic: Diagnostic, text: str) -> Iterator[Proposal]:
 
 
 class _Site:
-    """Place of a diagnostic in a text, with the entries around it. Its public methods yield the proposals of `propose`,
-    one method for each kind of mistake."""
+    """Place of a diagnostic in the text of a recipe, and the entries of the text. `entry`: the innermost entry at that
+    place. Each public method yields proposals for one kind of mistake."""
 
     def __init__(self, diagnostic: Diagnostic, text: str) -> None:
         self.diagnostic, self.text = diagnostic, text
@@ -105,7 +106,8 @@ class _Site:
     # --- words of the message -----------------------------------------------------------------------------------
 
     def follow_message(self) -> Iterator[Proposal]:
-        """Yield the edits that message and help name: "write `gpus: 2`", "set layout.gpus to 2", "known: a, b"."""
+        """Yield the edits that the help of the diagnostic names, such as "write `gpus: 2`", "set layout.gpus to 2" or
+        "known: a, b"; and edits that use a node or field which its message names instead of another one."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -130,8 +132,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace a number in the recipe that the message mentions by another number of the
-        message."""
+        """Yield edits that replace a value in the recipe, a number that the diagnostic mentions, by another number
+        that the diagnostic mentions."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:
@@ -140,8 +142,9 @@ class _Site:
     # --- values -------------------------------------------------------------------------------------------------
 
     def change_value(self) -> Iterator[Proposal]:
-        """Yield edits that replace the value: by other forms of it, other units and names, and the values of its
-        neighbours."""
+        """Yield edits that replace the value at the place of the diagnostic: by the same value in another form or
+        unit, by the name of a node or field, or by the value of a key next to it (the two are swapped). If the
+        diagnostic reports a missing key, also yield edits that add this key."""
         for missing in re.findall(r"needs `(\w+)`", self.diagnostic.message)[:1]:
             yield from self._missing(missing)
         if self.entry is None:
@@ -178,8 +181,8 @@ class _Site:
             yield from (f"[{typed}]", f"{{type: {typed}}}")
 
     def _rename(self, entry: _Entry) -> Iterator[Proposal]:
-        """Yield edits that replace the value of `entry`, a name, by names of nodes and fields, first those that nothing
-        else uses."""
+        """Yield edits that replace the value of `entry`, if it is text, by the name of a node or field. The names that
+        occur least often in the recipe come first."""
         if not isinstance(entry.node, Scalar) or not isinstance(entry.node.value, str):
             return
         for name in self._list_names():
@@ -193,8 +196,8 @@ class _Site:
         return sorted(found, key=lambda name: len(re.findall(rf"\b{re.escape(name)}\b", self.text)))
 
     def _missing(self, name: str) -> Iterator[Proposal]:
-        """Yield edits for the missing key `name`: rename a neighbour to it, or add it with the name of a node or
-        field."""
+        """Yield edits that add the missing key `name`: rename another key of the mapping to it, or insert it with the
+        name of a node or field as its value."""
         inside = [each for each in self.entries if self.entry is not None and each.parent is self.entry.node]
         holder = inside or ([] if self.entry is None else [self.entry, *self._siblings(self.entry)])
         for each in holder:
@@ -207,7 +210,8 @@ class _Site:
     # --- places of entries --------------------------------------------------------------------------------------
 
     def _add(self, entry: _Entry, added: str) -> str:
-        """Return the text that, inserted behind `entry`, adds the entry `added` to its mapping."""
+        """Return the text to insert after `entry` so that its mapping has another entry, `added` (such as `lr:
+        0.1`)."""
         if self._is_flow(entry):
             return f", {added}"
         return f"\n{' ' * (entry.key[0] - self._line_start(entry.key[0]))}{added}"
@@ -219,8 +223,7 @@ class _Site:
         return bool(self.text[self._line_start(entry.key[0]) : entry.key[0]].strip(" -"))
 
     def _remove(self, entry: _Entry) -> Edit | None:
-        """Return the edit that removes an entry and what is below it; None if other text precedes the entry on its
-        line."""
+        """Return the edit that removes `entry` and everything below it; None if other text precedes it on its line."""
         start, end = entry.key[0], max(entry.value[1], entry.key[1])
         if self._is_flow(entry):
             if after := re.compile(r"[ \t]*,[ \t]*").match(self.text, end):
@@ -232,7 +235,7 @@ class _Site:
         return None if self.text[begin:start].strip() else (begin, len(self.text) if stop < 0 else stop + 1, "")
 
     def _enclose(self) -> list[_Entry]:
-        """Return the entry of the diagnostic and all entries that contain it, the innermost first."""
+        """Return the entry at the place of the diagnostic and the entries that contain it, the innermost first."""
         if self.entry is None:
             return []
         return [
@@ -242,7 +245,7 @@ class _Site:
         ]
 
     def unite(self) -> Iterator[Proposal]:
-        """Yield the edit that removes the second of two equal entries with one key (code Y003)."""
+        """Yield an edit for a key that is written twice with the same value (code Y003): remove the second one."""
         if self.diagnostic.code != "Y003":
             return
         first = self.diagnostic.related[0].span
@@ -257,13 +260,13 @@ class _Site:
                 yield (removed,)
 
     def move(self) -> Iterator[Proposal]:
-        """Yield edits that move the entry to a section that has its key."""
+        """Yield edits that move the entry at the place of the diagnostic to another section that allows its key."""
         entry = self.entry
         if entry is None or self.root is None or not isinstance(entry.node, Scalar):
             return
         removed = self._remove(entry)
         for word in dict.fromkeys((entry.path[-1], *KEYS.get(entry.path[-1], ()))):
-            for place in paths_of(word):
+            for place in find_sections_with(word):
                 section = find(self.root, tuple(place.split(".")) if place else ())
                 if not isinstance(section, Mapping) or not section.entries or section is entry.parent:
                     continue
@@ -274,7 +277,8 @@ class _Site:
                 yield removed, (end, end, self._add(last[-1], f"{word}: {self._read(entry)}"))
 
     def remove(self) -> Iterator[Proposal]:
-        """Yield the edit that removes the entry; nothing if the entry has several lines."""
+        """Yield the edit that removes the entry at the place of the diagnostic; nothing if the entry has several lines
+        or if the diagnostic reports a missing key."""
         entry = self.entry
         if entry is None or self.at not in (entry.key[0], entry.value[0]) or " needs `" in self.diagnostic.message:
             return
@@ -287,9 +291,8 @@ class _Site:
         return self.lines.offset(number, 1), self.lines.line(number)
 
     def indent(self) -> Iterator[Proposal]:
-        """Yield edits that change the indentation of one line (the line of the diagnostic, the next one, or the
-        previous one) to the indentation of a nearby line.
-        """
+        """Yield edits that change the indentation of one line: of the diagnostic's line, the next, the previous or a
+        line to which the diagnostic refers. The new indentation is that of a nearby line, or 2 spaces more."""
         here = self.diagnostic.span.line
         near = [self.lines.line(number) for number in range(here - _NEAR, here + _NEAR)]
         widths = sorted({len(line) - len(line.lstrip()) for line in near if line.strip() and "\t" not in line})
@@ -305,9 +308,8 @@ class _Site:
                     yield ((start, start + own, " " * width),)
 
     def retype(self) -> Iterator[Proposal]:
-        """Yield edits that correct brackets, quotes, colons or commas on the line of the diagnostic, on the line above
-        it, or on a line to which the diagnostic refers.
-        """
+        """Yield edits that correct brackets, quotes, colons or commas on one line: the diagnostic's line, the previous
+        one or a line to which the diagnostic refers."""
         spans = (self.diagnostic.span, *(each.span for each in self.diagnostic.related))
         for number in dict.fromkeys((spans[0].line, spans[0].line - 1, *(each.line for each in spans))):
             start, whole = self._line(number)
@@ -338,7 +340,7 @@ class _Site:
 
 
 def apply(text: str, proposal: Proposal) -> str | None:
-    """Return the text after the edits of a proposal; None if they overlap."""
+    """Return `text` after the edits of `proposal`; None if two of them overlap."""
     parts = sorted(proposal)
     if any(one[1] > other[0] for one, other in pairwise(parts)):
         return None

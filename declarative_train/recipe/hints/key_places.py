@@ -1,4 +1,5 @@
-"""Hints for unknown keys: the section that has the key, or the key that a word of another framework means."""
+"""Hints for unknown keys: the section that has such a key, or the key's name in recipes if the user wrote that of
+another framework."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line for the unknown key `name`: the sections that have it, or its name in recipes; None if there
-    are none, or if `name` is more likely a misspelling of the known key `near`. It reads every optimizer, which is
-    slow, so call it only for errors."""
+    """Return a help line for the unknown key `name`: the sections that have this key, or its name in recipes. None if
+    there are none, or if `name` is more likely a misspelling of `near`, the most similar key that is allowed there.
+    Slow, because the keys of all optimizers are read: call it only if there is a mistake."""
     from difflib import SequenceMatcher  # which only mistakes need
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
@@ -26,7 +27,7 @@ def home_of(name: str, near: str | None = None) -> str | None:
     if name == "mode":
         return "the mode of parallelism is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
     for word in ALIASES.get(name, (name,)):
-        if places := paths_of(word):
+        if places := find_sections_with(word):
             break
     else:
         return None
@@ -38,22 +39,23 @@ def home_of(name: str, near: str | None = None) -> str | None:
     return f"its name here is `{word}`, in {shown}"
 
 
-def paths_of(word: str) -> list[str]:
-    """Return the paths of the sections that have the key `word`, outermost first; "" is the top level."""
+def find_sections_with(word: str) -> list[str]:
+    """Return the dotted paths of the sections that have the key `word`, the outermost first. The path "" is the top
+    level."""
     return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 
-def path_of_word(name: str) -> str | None:
-    """Return the dotted path of a key of recipes, also for the name that another framework has for it; the shortest of
-    several; None if unknown."""
+def find_key_path(name: str) -> str | None:
+    """Return the dotted path of the key `name`, which may also be the name of a key in another framework. If several
+    sections have the key, return the shortest path; if none has it, None."""
     for word in (*ALIASES.get(name, ()), name):
-        if places := paths_of(word):
+        if places := find_sections_with(word):
             return ".".join(part for part in (places[0], word) if part)
     return None
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Yield (section, key) for every key of the language except keys of nodes."""
+    """Yield (path of the section, key) for every key of a recipe, except keys of nodes."""
     yield from _of(Top, "")
     yield from _of(Axes, "parallelism")
 
@@ -76,7 +78,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 def home_in_axes(name: str, near: str | None) -> str | None:
     """Return a help line for the unknown key `name` inside `parallelism`; None if there is nothing to suggest. `near`:
-    the known key that is nearest."""
+    the most similar key that is allowed there."""
     if name in ("mode", "type", "strategy"):
         return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
     if name == "data_parallel":

@@ -1,5 +1,5 @@
-"""Misspelt sections: an unknown top-level key is read as the section whose name it resembles, so that errors inside are
-reported in the same pass and the section is not reported as missing. The key itself is reported as unknown."""
+"""Misspelt names of sections. An unknown top-level key is read as the section whose name is similar: errors inside are
+then reported in the same pass, and the section is not reported as missing. The key itself is reported as unknown."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from declarative_train.recipe.sections.top import SECTIONS, Top, keys_of
 from declarative_train.source.node import Entry, Mapping, Scalar
 
 
-def with_meant_sections(root: Mapping) -> Mapping:
-    """Return `root` with each misspelt top-level key renamed to the section that it resembles, if the keys inside
-    belong to that section."""
+def rename_misspelt_sections(root: Mapping) -> Mapping:
+    """Return `root`, the recipe, with each misspelt top-level key replaced by the name of the similar section, if at
+    least half of the keys inside belong to that section."""
     taken = {entry.name for entry in root}
     entries: list[Entry] = []
     for entry in root:
         name = None if entry.name in Top.model_fields else nearest(entry.name, Top.model_fields)
-        if name is None or name in taken or not _is_of(name, entry):
+        if name is None or name in taken or not _has_keys_of(name, entry):
             entries.append(entry)
             continue
         taken.add(name)
@@ -24,8 +24,8 @@ def with_meant_sections(root: Mapping) -> Mapping:
     return root.with_entries(entries)
 
 
-def _is_of(section: str, entry: Entry) -> bool:
-    """Return whether at least half of the keys inside an entry are keys of the section."""
+def _has_keys_of(section: str, entry: Entry) -> bool:
+    """Return whether at least half of the keys inside `entry` are keys of the section named `section`."""
     if section not in SECTIONS or not isinstance(entry.value, Mapping):
         return False
     known = keys_of(section)
@@ -34,6 +34,6 @@ def _is_of(section: str, entry: Entry) -> bool:
 
 
 def is_misspelt(section: str, root: Mapping) -> bool:
-    """Return whether the recipe has an unknown top-level key whose name resembles that of `section`."""
+    """Return whether `root`, the recipe, has an unknown top-level key whose name is similar to `section`."""
     unknown = (entry.name for entry in root if entry.name not in Top.model_fields)
     return any(nearest(name, Top.model_fields) == section for name in unknown)

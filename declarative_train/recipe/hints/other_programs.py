@@ -1,4 +1,4 @@
-"""Recognition of YAML files that are not recipes, written by dtrain or by another program."""
+"""Recognition of YAML files that are not recipes: other files that dtrain writes, and files of other programs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ COMMON = frozenset({"description", "meta", "name", "plugins", "seed", "vars", "v
 SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site_name`, `validation`
 
 
-def foreign(root: Mapping) -> Diagnostic | None:
-    """Return a diagnostic that says what kind of file it is; None if it may be a recipe."""
+def diagnose_other_file(root: Mapping) -> Diagnostic | None:
+    """Return a diagnostic that says what kind of file has the content `root`; None if it may be a recipe."""
     if not root.entries:
         return None
     keys = [entry.name for entry in root]
     span = root.entries[0].key.span
     for tell, what, hint in MADE:
         if tell <= set(keys):
-            names = {"path": span.path, "folder": os.path.dirname(span.path) or ".", "recipe": _recipe_of(root)}
+            names = {"path": span.path, "folder": os.path.dirname(span.path) or ".", "recipe": _find_recipe_name(root)}
             return not_a_recipe(span, what, hint.format(**names))
     own = [key for key in keys if key not in COMMON]  # one of them, next to `name`, may be a misspelt section
-    if not own or len(own) < len(keys) < 3 or any(_is_known(key) for key in own):
+    if not own or len(own) < len(keys) < 3 or any(_is_recipe_word(key) for key in own):
         return None
     if len([key for key in own if _is_near(key)]) > len(own) * SLIPS:
         return None
@@ -43,8 +43,8 @@ def foreign(root: Mapping) -> Diagnostic | None:
     return not_a_recipe(span, f"of another program ({shown})", hint)
 
 
-def _is_known(key: str) -> bool:
-    """Return whether a word is a key of recipes, or a word of another tool for which there is a hint."""
+def _is_recipe_word(key: str) -> bool:
+    """Return whether `key` is a key of recipes, or a word of another tool for which there is a hint."""
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for
@@ -61,8 +61,9 @@ def _is_near(key: str) -> bool:
     return nearest(key, Top.model_fields) is not None
 
 
-def _recipe_of(root: Mapping) -> str:
-    """Return the name of the recipe from which a saved plan was compiled; "" if the plan does not have it."""
+def _find_recipe_name(root: Mapping) -> str:
+    """Return the name of the recipe from which the saved plan `root` was compiled; "referred to in it" if the plan
+    does not have it."""
     texts = root.get("recipe")
     names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
     return names[0] if names else "referred to in it"

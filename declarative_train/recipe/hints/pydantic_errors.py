@@ -1,4 +1,4 @@
-"""Conversion of pydantic's errors to diagnostics, each at its own span and in the words of the recipe language."""
+"""Conversion of pydantic's errors to diagnostics. Each diagnostic has its own span and uses the words of recipes."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Error of pydantic, located in the recipe. `path`: keys from the mapping to the value. If the value may have
-    several forms (a pydantic union), `union` is the path of the value and `branch` the form for which this error was
-    raised. `rest`: the remaining parts of pydantic's location."""
+    """Error of pydantic with its place in the recipe. `node`: the deepest YAML node on the way to the value, usually
+    the value itself. `path`: the keys from the mapping that was validated to this node. If the value may have several
+    forms (a pydantic union), `union` is the path of that value, and `branch` names the form to which this error
+    belongs. `rest`: the parts of pydantic's location below `node`."""
 
     error: Any
     node: Node
@@ -68,7 +69,9 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of `validate.validate` that the messages need. `where`: the name of the mapping in messages."""
+    """Mapping that was validated and how: arguments of `validate.validate` that the messages need. `where`: name of
+    the mapping in messages. `extra_known`: keys to suggest in addition to those of `model`. `elsewhere`: function that
+    returns a hint on an unknown key, given the key and the most similar allowed key."""
 
     node: Mapping
     where: str
@@ -78,17 +81,17 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return diagnostics for pydantic's errors about a mapping. `kept`: the entries of the mapping that pydantic
-    received. `place`: span at which missing keys are reported. `reading`: how the mapping was read, for names and hints
-    in the messages."""
-    problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
+    """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping as pydantic received it,
+    without entries that have errors of their own. `place`: span at which missing keys are reported. `reading`: how the
+    mapping was read, for the messages."""
+    problems = _drop_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
-def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors, except errors that only follow from another one: missing keys that are present under a
-    misspelt name, lists that are too short because an item is wrong, and a short form next to the long form, which a
-    rule reports."""
+def _drop_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
+    """Return the errors without those that only follow from another error or are reported by a rule: a missing key
+    that is present under a misspelt name; a list that is too short because one of its items is wrong; a short form
+    next to the long form of the same section."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -135,8 +138,9 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return one entry per mistake. If a value fits none of its possible forms, keep the errors of the form that fits
-    best; if all forms fail at once, put the errors of all of them into a list."""
+    """Return one item for each mistake. A value that may have several forms has errors for each form: keep those of
+    the form with the fewest errors inside the value. If no form fits at all, such as text for a number or a list, the
+    item is the list of the errors of all forms."""
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -165,7 +169,7 @@ def _at_door(problem: _Problem, path: tuple[str | int, ...]) -> bool:
 def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnostic:
     where = reading.where
     if isinstance(problem, list):
-        return _no_branch(problem, where)
+        return _report_no_branch(problem, where)
     error, kind = problem.error, problem.error["type"]
     if error["loc"][-1:] == ("[key]",):
         return bad_name(problem.key_span, str(error["loc"][-2]), f"an entry of `{_join_path(problem.path[:-1])}`")
@@ -179,7 +183,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
         return wrong_value(problem.span, f"`{name}` has too few entries", f"set {error['loc'][-1] + 1} or more")
     if kind == "missing":
         name = str(error["loc"][-1])
-        return missing_key(problem.key_span, name, inside, _words_of(reading.model, problem.path, name))
+        return missing_key(problem.key_span, name, inside, _list_words(reading.model, problem.path, name))
     if kind == "union_tag_not_found":
         return missing_key(problem.key_span, error["ctx"]["discriminator"].strip("'"), inside)
     if kind == "union_tag_invalid":
@@ -255,9 +259,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     return wrong_value(problem.span, f"`{name}`: {error['msg'][:1].lower()}{error['msg'][1:]}")
 
 
-def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of its possible forms; the message names the forms. `problems`:
-    the error of each form. `where`: name of the mapping, if the value has no key."""
+def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
+    """Return the diagnostic for a value that has none of its allowed forms; the message names these forms. `problems`:
+    the errors of the forms. `where`: name of the mapping in the message, if the value is the whole mapping."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -292,9 +296,9 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
     )
 
 
-def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """Return the words that the key `name` of the mapping at `path` in `model` may have, as `min | max`; "" if it
-    accepts other values."""
+def _list_words(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
+    """Return the words that the key `name` accepts, such as `min | max`, or "" if it accepts other values. The key is
+    in the mapping at `path` inside a value of the type `model`."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
@@ -303,7 +307,7 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
 
 
 def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that are allowed at `path` inside `model`."""
+    """Return the keys that are allowed in the mapping at `path` inside a value of the type `model`."""
     found = _models_at(model, path)
     if len(found) != 1:
         return sorted({name for each in found for name in recipe_keys(each)})
@@ -311,7 +315,7 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the pydantic models that the value at `path` inside `model` may have."""
+    """Return the pydantic models that are possible for the value at `path` inside a value of the type `model`."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
@@ -321,7 +325,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
 
 
 def _parse_words(expected: str) -> list[str]:
-    """Return the words in a text of pydantic: `'a', 'b' or 'c'` gives a, b, c."""
+    """Return the list of words in an error text of pydantic: `'a', 'b' or 'c'` gives a, b, c."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
 

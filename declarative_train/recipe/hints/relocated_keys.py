@@ -1,4 +1,4 @@
-"""Hints for keys of other tools that have another form or another section in a recipe."""
+"""Hints for keys of other tools that have another form, or are in another section, in a recipe."""
 
 from __future__ import annotations
 
@@ -266,6 +266,6 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """Return the hint for the unknown key `key`; None if there is none. `where`: name of the mapping with the key, as
-    in messages."""
+    """Return the hint for the unknown key `key`; None if there is none. `where`: name in messages of the mapping that
+    has the key."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

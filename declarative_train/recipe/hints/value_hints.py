@@ -1,4 +1,5 @@
-"""Hints for values of a wrong type if the right value is certain: YAML 1.1 booleans, missing or superfluous quotes."""
+"""Hints for values of a wrong type, if the right value is certain: booleans of YAML 1.1 such as `yes`, or quotes that
+are missing or superfluous."""
 
 from __future__ import annotations
 
@@ -67,12 +68,12 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """Return a hint for the wrong value of `key`; an empty ValueHint if there is none. `kind`: pydantic's name of the
-    expected type, or of the error."""
+    """Return a hint for `node`, the wrong value of `key`; an empty ValueHint if there is none. `kind`: pydantic's name
+    of the error, which names the expected type, such as `int_type`."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
-        return _of_template(node) if kind in _NUMBERS else ValueHint()
+        return _hint_on_template(node) if kind in _NUMBERS else ValueHint()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
     if (note := WORDS_FOR_VALUES.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
@@ -88,15 +89,15 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
     if text == "B" and kind in _NUMBERS:
         return ValueHint(_FOR_THE_BATCH.get(key.partition(".")[0], _NO_BATCH))
     if kind not in _NUMBERS:
-        return _of_list(node, text)
+        return _hint_on_list(node, text)
     if (with_unit := _WITH_UNIT.fullmatch(text)) is not None and key.endswith(f"{with_unit[2]}s"):
         return _write(node, with_unit[1])  # `epochs: 3 epochs`
-    return _of_number(node, text, kind, is_share=not key.endswith("epochs"))
+    return _hint_on_number(node, text, kind, is_share=not key.endswith("epochs"))
 
 
-def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """Return a hint for a number that YAML reads as text: a percentage, a thousands separator, a suffix, a formula.
-    `kind`: as in `value_hint`. `is_share`: the key may be a share, so that 5% is 0.05."""
+def _hint_on_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
+    """Return a hint for a number that is text in YAML: a percentage, or a number with quotes, thousands separators, a
+    suffix (`2k`) or a formula. `kind`: as in `value_hint`. `is_share`: whether `5%` means 0.05 for this key."""
     if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
@@ -108,16 +109,16 @@ def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHi
         return ValueHint(f"write `{number:f}`") if number == number.to_integral_value() else ValueHint()
     if _FORMULA.fullmatch(text):
         return ValueHint(f'a template computes: `"{{{{ {text} }}}}"`')
-    return _of_list(node, text)
+    return _hint_on_list(node, text)
 
 
-def _of_list(node: Scalar, text: str) -> ValueHint:
-    """Return a hint for a Python tuple, or numbers in a text, where a list is expected."""
+def _hint_on_list(node: Scalar, text: str) -> ValueHint:
+    """Return a hint for a text that is a Python tuple, or has several numbers, where a list is expected."""
     tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
     return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
 
-def _of_template(node: Scalar) -> ValueHint:
+def _hint_on_template(node: Scalar) -> ValueHint:
     if isinstance(node.value, float):
         return ValueHint("`//` is integer division, `| int` truncates")
     return ValueHint("a template keeps the type of its value only without any text around it, not even a space")

@@ -1,4 +1,4 @@
-"""Words of other tools: their names here, or what to do without them."""
+"""Words of other tools: their names in recipes, or how to do the same without them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from declarative_train.recipe.hints.key_places import home_of
 
 
 def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence about another tool's word: its name in dtrain, or what to do without it; None if it is unknown.
-    `names`: all component types."""
+    """Return a sentence on `word`, a word of another tool: its name in recipes, or how to do the same without it. None
+    if the word is unknown. `names`: all component types."""
     for each in dict.fromkeys((word, word.lower())):
-        hint = _elsewhere(each) or (None if each in names else _as_type(each, names))
+        hint = _hint_on_word(each) or (None if each in names else _hint_on_class(each, names))
         if hint is not None:
             return hint
     return None
 
 
-def _as_type(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence about a class of another library: the type that corresponds to it, or how to do without it;
-    None if there is neither. `names`: all component types."""
-    here, letters = aliases.type_here(word, names), aliases.letters(word)
+def _hint_on_class(word: str, names: Collection[str]) -> str | None:
+    """Return a sentence on `word`, a class of another library: the corresponding component type, or how to do the same
+    without it. None if there is neither. `names`: all component types."""
+    here, letters = aliases.translate_type(word, names), aliases.letters(word)
     return (
         f"its name here is `{here}`" if here else aliases.hint_on_type(word, names) or relocated_keys.MODES.get(letters)
     )
 
 
-def _elsewhere(word: str) -> str | None:
-    """Return a sentence about another tool's word: its name in the recipe language, or what to do without it; None if
-    the word is unknown."""
+def _hint_on_word(word: str) -> str | None:
+    """Return a sentence on `word`, a word of another tool that is not a class: its name in recipes, or how to do the
+    same without it. None if the word is unknown."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"its name here is `{key}`, {rest}"
