@@ -27,10 +27,9 @@ from statistics import median
 import declarative_train
 from benchmarks.cases import CASES, Case
 from benchmarks.first_step import NAME
+from benchmarks.report import write_table
 
-REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
 MOST_STEP_TABLES, MOST_STEP, MOST_START = 0.8, 1.0, 1.0  # targets: ratios to the hand-written loop
-BEGIN, END = "<!-- begin: make bench -->", "<!-- end: make bench -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Our loop and a hand-written one.")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per job (default: 5)")
     parser.add_argument("--only", nargs="*", help="jobs, as CASE or CASE/MODE")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {REPORT.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     args = parser.parse_args()
     jobs = [job for job in JOBS if not args.only or {job.case, f"{job.case}/{job.mode}"} & set(args.only)]
     compile_to_bytecode()
@@ -89,7 +88,7 @@ def main() -> None:
     table = "\n".join([*header(args.rounds), *rows, "", describe_missed(rows)])
     print(f"\n{table}")
     if args.write:
-        write(table)
+        write_table("make bench", table)
 
 
 def describe_missed(rows: list[str]) -> str:
@@ -185,13 +184,6 @@ def header(rounds: int) -> list[str]:
         "| job | mode | ranks | step, ms | step / by hand | start, s | start / by hand | whole, s | whole / by hand |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-
-
-def write(table: str) -> None:
-    text = REPORT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,11 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from statistics import median
 
-from benchmarks.__main__ import REPORT
+from benchmarks.report import write_table
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 
-BEGIN, END = "<!-- begin: benchmarks.drawing -->", "<!-- end: benchmarks.drawing -->"
 RANKS = (1, 2, 4)
 RECIPE = """
 name: drawing
@@ -57,9 +56,7 @@ def main() -> int:
     table = "\n".join(lines(plans[1], found, args.rounds, load))
     print(table)
     if args.write:
-        before, _, rest = REPORT.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+        write_table("benchmarks.drawing", table)
     processor = [median(found[ranks]) for ranks in RANKS]
     return int(any(after >= before for before, after in pairwise(processor)))
 

@@ -25,10 +25,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
+from benchmarks.report import write_table
 from tests.gpu.needs import missing, what_to_do
 
-REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: make bench-gpu -->", "<!-- end: make bench-gpu -->"
 NO_GPU = "no GPU here: nothing was timed (DTRAIN_BENCH_DEVICE=cpu tries the program itself on the CPU)"
 KIND = os.environ.get("DTRAIN_BENCH_DEVICE", "cuda")
 TINY = KIND == "cpu"
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1 if TINY else 2, help="turns of both sides (default: 2)")
     parser.add_argument("--seconds", type=float, default=BUDGET_S, help="then nothing new is begun (default: 400)")
     parser.add_argument("--only", nargs="*", help="jobs by name")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {REPORT.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     args = parser.parse_args()
     if not _has_device():
         print(NO_GPU)
@@ -73,9 +72,7 @@ def main() -> None:
     table = "\n".join([*_header(args.rounds), *lines])
     print(f"\n{table}")
     if args.write:
-        before, _, rest = REPORT.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+        write_table("make bench-gpu", table)
     if failures:
         sys.exit("\n\n".join(failures))
 

@@ -16,10 +16,10 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from benchmarks.__main__ import REPORT, Job, ours
+from benchmarks.__main__ import Job, ours
 from benchmarks.cases import CASES
+from benchmarks.report import write_table
 
-BEGIN, END = "<!-- begin: benchmarks.modes -->", "<!-- end: benchmarks.modes -->"
 CASE = "gpt_4x128"
 JOBS = [
     Job(CASE, "single", 1, "single", 1),
@@ -47,9 +47,7 @@ def main() -> None:
     table = "\n".join(lines(steps, args.rounds))
     print(table)
     if args.write:
-        before, _, rest = REPORT.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+        write_table("benchmarks.modes", table)
 
 
 def lines(steps: dict[str, list[float]], rounds: int) -> list[str]:

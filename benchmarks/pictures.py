@@ -24,14 +24,13 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.__main__ import REPORT
+from benchmarks.report import write_table
 from declarative_train.data.build_spec import describe
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.tensor_sets import open_sets
 from declarative_train.recipe import load
 
-BEGIN, END = "<!-- begin: pictures -->", "<!-- end: pictures -->"
 PICTURES, BATCH, SIZE = 768, 32, 224
 WARM = 4  # batches before the clock starts
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -166,12 +165,7 @@ def main() -> None:
             lines.append(f"| {workers} | {mine:,.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
             print(lines[-1], flush=True)
     if args.write:
-        text = REPORT.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        assert after, f"{REPORT} has no place for it"
-        table = "\n".join(lines)
-        REPORT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+        write_table("pictures", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.default_planner import create_default_global_s
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
+from benchmarks.report import write_table
 from declarative_train.engine.checkpoints.format import parse_metadata
 from declarative_train.engine.checkpoints.store import CheckpointStore, read_entry
 from declarative_train.engine.checkpoints.together import choose_writers
@@ -31,8 +32,6 @@ from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
 from tests.planner.at_size import plan_at_size
 
-REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: benchmarks.ranks -->", "<!-- end: benchmarks.ranks -->"
 PARTS = ("plan", "save", "manifest")
 STATES = ("model/{}",)  # the two moments of AdamW have as many tensors again, each
 GPUS = 8  # of a node
@@ -147,8 +146,7 @@ def main() -> int:
                 lines.append(f"| {what} | {num_ranks:,} | {seconds:.2f} | {num_bytes:,} | {peak / 1e9:.2f} |")
                 print(lines[-1], flush=True)
     if args.write:
-        before, _, rest = REPORT.read_text("utf-8").partition(BEGIN)
-        REPORT.write_text("\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2], "utf-8")
+        write_table("benchmarks.ranks", "\n".join(lines))
     return 0
 
 

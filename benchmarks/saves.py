@@ -29,6 +29,7 @@ import yaml
 from torch import distributed
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from benchmarks.report import write_table
 from declarative_train import recipe as recipe_room
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.engine import Engine
@@ -37,8 +38,6 @@ from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState
 
-REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: benchmarks.saves -->", "<!-- end: benchmarks.saves -->"
 COPY_AIM, TORCH_AIM = 1.3, 1.0
 NUM_LAYERS, WIDTH = 48, 1024
 RECIPE: dict[str, Any] = {
@@ -74,8 +73,7 @@ def main() -> int:
     lines = table(num_bytes, rounds, load)
     print("\n".join(lines))
     if args.write:
-        before, _, rest = REPORT.read_text("utf-8").partition(BEGIN)
-        REPORT.write_text("\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2], "utf-8")
+        write_table("benchmarks.saves", "\n".join(lines))
     to_copy, to_torch = ratios(rounds)
     return 1 if args.check and (to_copy > COPY_AIM or to_torch > TORCH_AIM) else 0
 

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks import rolled_files
-from benchmarks.__main__ import REPORT
+from benchmarks.report import write_table
 from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import shared_sets
 from declarative_train.data.build_spec import describe
@@ -41,7 +41,6 @@ from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.devices import keep_freed_memory
 from declarative_train.recipe import load
 
-BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
 SHARDS = 10_000
 RATES = (
@@ -277,12 +276,7 @@ def main() -> None:
         say_row("lint of one file", f"{one:.2f}", "")
         say_row(f"lint of {SHARDS:,} known files", f"{many:.2f}", "")
     if args.write:
-        text = REPORT.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        assert after, f"{REPORT} has no place for it"
-        table = "\n".join(lines)
-        REPORT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+        write_table("tables", "\n".join(lines))
 
 
 if __name__ == "__main__":

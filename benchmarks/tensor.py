@@ -20,11 +20,11 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from benchmarks.__main__ import REPORT, execute
+from benchmarks.__main__ import execute
 from benchmarks.by_hand import wrapped
 from benchmarks.cases import CASES
+from benchmarks.report import write_table
 
-BEGIN, END = "<!-- begin: benchmarks.tensor -->", "<!-- end: benchmarks.tensor -->"
 CASE = CASES["gpt_4x128"]
 WARM = 3  # steps that are not counted
 Steps = dict[str, list[tuple[float, float]]]  # seconds on the clock and of the processor
@@ -42,9 +42,7 @@ def main() -> None:
     table = "\n".join(lines(json.loads(found.strip().splitlines()[-1])))
     print(table)
     if args.write:
-        before, _, rest = REPORT.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+        write_table("benchmarks.tensor", table)
 
 
 def run_rank(folder: Path, num_steps: int) -> None:

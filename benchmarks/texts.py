@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.__main__ import REPORT
+from benchmarks.report import write_table
 from declarative_train.components.data import Column, Table
 from declarative_train.components.fields.tensor import TensorField
 from declarative_train.data.field_reader import FieldReader, make_part
@@ -34,7 +34,6 @@ from declarative_train.packs.text.token_stream import stack_runs
 from declarative_train.packs.text.token_tables import PackedRows, column_of
 from declarative_train.packs.text.tokens import TokensField
 
-BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40
 OUTPUTS = {
     "tokens alone": ("ids",),
@@ -158,12 +157,7 @@ def main() -> None:
             lines.append(f"| {title} | {mine:,.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
             print(lines[-1], flush=True)
     if args.write:
-        text = REPORT.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        assert after, f"{REPORT} has no place for it"
-        table = "\n".join(lines)
-        REPORT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+        write_table("texts", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.__main__ import REPORT, execute
+from benchmarks.__main__ import execute
+from benchmarks.report import write_table
 
-BEGIN, END = "<!-- begin: benchmarks.tuning -->", "<!-- end: benchmarks.tuning -->"
 NUM_TEXTS, LENGTH, TEXTS, SAMPLES = 160, 512, 8, 2  # texts of a step, or packed samples that have about as many tokens
 BUCKETS = [129, 257, 513]
 MANY = 8000  # texts whose padding is counted: divisible by TEXTS
@@ -114,11 +114,7 @@ def main() -> None:
     table = "\n".join(lines(rounds))
     print(table)
     if args.write:
-        text = REPORT.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        assert after, f"{REPORT} has no place for it"
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+        write_table("benchmarks.tuning", table)
 
 
 def make_texts(folder: Path) -> None:

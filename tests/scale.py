@@ -19,12 +19,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report import write_table
 from tests.engine.made_recipes import DEEP, merged, write_data, write_recipe
 from tests.run.test_torchrun import meeting_place
 from tests.started import finish, start
 
-REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- begin: tests.scale -->", "<!-- end: tests.scale -->"
 NUMBERS, PER_NODE = (4, 8, 16, 32), 4
 PATIENCE_S = 1200.0
 HEADER = (
@@ -104,7 +103,7 @@ def describe(num_ranks: int, found: Counted) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scale")
-    parser.add_argument("--write", action="store_true", help=f"replace the table in {REPORT.name}")
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/performance.md")
     write = parser.parse_args(arguments).write
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -114,8 +113,7 @@ def main(arguments: list[str]) -> int:
             print(rows[-1], flush=True)
     table = "\n".join([HEADER, f"|{'---|' * HEADER.count(' |')}", *rows])
     if write:
-        before, _, rest = REPORT.read_text("utf-8").partition(BEGIN)
-        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_table("tests.scale", table)
     return 0
 
 
