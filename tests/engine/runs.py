@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from declarative_train.run.sinks import (
 )
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import compiled, merged
+from tests.thread_ranks import use_float64
 
 Samples = dict[int, tuple[int, ...]]
 
@@ -132,3 +134,16 @@ class SampleLog:
             step: tuple(number for slot in sorted(slots) for number in slots[slot])
             for step, slots in sorted(seen.items())
         }
+
+
+def check_resume(folder: Path, recipe: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Compare a run of six steps in the mode `after` with one whose first three steps ran in the mode `before`."""
+    with use_float64():
+        straight = go(folder, recipe, after)
+        first = go(folder, recipe, before, max_steps=3)
+        moved = folder / "first"
+        shutil.move(first.run_dir, moved)
+        again = go(folder, recipe, after, resume=str(moved))
+    assert (straight.code, first.code, again.code) == (0, 0, 0)
+    found, wanted = (checkpoints(each)[6].tensors for each in (moved, straight.run_dir))
+    assert_same_tensors(found, wanted, rtol=1e-9, atol=1e-10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from declarative_train.packs.export.export import export
 from declarative_train.tools.verify.plan_checks import check_plan
 from tests.engine.made_recipes import compiled, merged
 from tests.engine.parity import largest_difference, record
-from tests.engine.runs import assert_same_tensors, checkpoints, go
+from tests.engine.runs import check_resume
 from tests.packs.pretrained import library_models as made
 from tests.packs.pretrained.test_library_experts import config_of
 from tests.packs.pretrained.test_library_tensor import CONFIGS, DECODER, recipe_of
@@ -137,15 +136,7 @@ def test_a_checkpoint_goes_on_in_another_layout(tmp_path: Path, before: str, aft
     made.write_data(tmp_path)
     recipe = merged(recipe_of(CONFIGS["qwen3"]), {"name": "made", "training": {"steps": 6}})
     ways = WAYS | {"single": {}}
-    with use_float64():
-        straight = go(tmp_path, recipe, ways[after])
-        first = go(tmp_path, recipe, ways[before], max_steps=3)
-        moved = tmp_path / "first"
-        shutil.move(first.run_dir, moved)
-        again = go(tmp_path, recipe, ways[after], resume=str(moved))
-    assert (straight.code, first.code, again.code) == (0, 0, 0)
-    found, wanted = (checkpoints(each)[6].tensors for each in (moved, straight.run_dir))
-    assert_same_tensors(found, wanted, rtol=1e-9, atol=1e-10)
+    check_resume(tmp_path, recipe, ways[before], ways[after])
 
 
 @pytest.mark.timeout(300)

@@ -3,7 +3,6 @@ plan says."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from declarative_train.packs.pretrained.libraries import files as read_files
 from declarative_train.plan.plan import Plan
 from tests.engine.made_recipes import compiled, merged
 from tests.engine.parity import largest_difference, record
-from tests.engine.runs import assert_same_tensors, checkpoints, go
+from tests.engine.runs import check_resume
 from tests.packs.pretrained import library_models as made
 from tests.thread_ranks import Meeting, ThreadPeers, compare, place_of, use_float64
 
@@ -169,19 +168,9 @@ def test_a_rank_reads_only_its_rows_of_published_files(folder: Path, monkeypatch
 )
 def test_a_checkpoint_goes_on_in_another_layout(tmp_path: Path, before: str, after: str) -> None:
     made.write_data(tmp_path)
-    recipe, ways = (
-        merged(recipe_of(CONFIGS["qwen3"]), {"name": "made", "training": {"steps": 6}}),
-        WAYS | {"single": {}},
-    )
-    with use_float64():
-        straight = go(tmp_path, recipe, ways[after])
-        first = go(tmp_path, recipe, ways[before], max_steps=3)
-        moved = tmp_path / "first"
-        shutil.move(first.run_dir, moved)
-        again = go(tmp_path, recipe, ways[after], resume=str(moved))
-    assert (straight.code, first.code, again.code) == (0, 0, 0)
-    found, wanted = (checkpoints(each)[6].tensors for each in (moved, straight.run_dir))
-    assert_same_tensors(found, wanted, rtol=1e-9, atol=1e-10)
+    recipe = merged(recipe_of(CONFIGS["qwen3"]), {"name": "made", "training": {"steps": 6}})
+    ways = WAYS | {"single": {}}
+    check_resume(tmp_path, recipe, ways[before], ways[after])
 
 
 @pytest.mark.long
