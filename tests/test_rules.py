@@ -65,7 +65,7 @@ BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D035", "D036", "D037", "D038", "O017", "O018"), "people.yaml"),
     **dict.fromkeys(("D040", "D041", "D042", "D043", "D044"), "pictures.yaml"),
     **dict.fromkeys(
-        ("D026", "D027", "D028", "D029", "G025", "O107", "P115", "R140", "R142", "R143", "R144", "R145"),
+        ("D026", "D027", "D028", "D029", "G025", "O107", "P115", "R140", "R142", "R143", "R144", "R145", "R146"),
         "dialogues.yaml",
     ),
     "D017": "text.yaml",

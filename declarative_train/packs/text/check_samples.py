@@ -30,6 +30,7 @@ from declarative_train.packs.text.checks.trained import (
     end_is_ignored,
     end_not_trained,
     mask_of_other_tokens,
+    packed_answers_in_kto,
     padding_is_counted,
     padding_is_target,
     target_is_not_next,
@@ -92,6 +93,7 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     if texts:
         yield from _check_terms(recipe, texts)
         yield from _check_positions(recipe.model.scope, texts)
+        yield from _check_kto(recipe.model.scope, {name for name, text in texts.items() if text.field.pack is not None})
 
 
 def _texts(data: DataSpec) -> Iterator[_Text]:
@@ -301,3 +303,19 @@ def _keeps_positions(term: Term) -> bool:
     if not isinstance(term, Operation):
         return True
     return term.name in ELEMENTWISE and all(_keeps_positions(each) for each in term.operands)
+
+
+def _check_kto(scope: Scope, packed: set[str]) -> Iterator[Diagnostic]:
+    """Report blocks `kto` whose inputs are computed from a field of `packed` texts."""
+    nodes = {node.name: node for node in scope.nodes}
+    for node in scope.nodes:
+        if not isinstance(node, BlockNode) or node.block != "kto":
+            continue
+        names, seen = {node.name}, set[str]()
+        while names:
+            seen |= names
+            wires = (wire for name in names & nodes.keys() for wire in nodes[name].inputs.values())
+            names = {wire.partition(":")[0] for wire in wires} - seen
+        read = {name.partition(".")[0] for name in seen - nodes.keys()} & packed
+        if read:
+            yield packed_answers_in_kto(node.span, node.path, min(read))

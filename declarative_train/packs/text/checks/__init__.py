@@ -10,4 +10,5 @@ RULES: dict[str, str] = {
     "R143": "trained.mask_of_other_tokens",
     "R144": "trained.target_is_not_next",
     "R145": "trained.texts_not_separated",
+    "R146": "trained.packed_answers_in_kto",
 }

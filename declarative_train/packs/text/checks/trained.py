@@ -6,7 +6,7 @@ Each code is a warning: the run is valid.
 
 from __future__ import annotations
 
-from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.span import Span
 
 
@@ -164,3 +164,27 @@ def texts_not_separated(span: Span, field: str) -> Diagnostic:
     message = f"`{field}` packs several texts into a sample, and nothing reads `{field}.segments`, which separate them"
     hint = f"`inputs: {{tokens: TOKENS, segments: SEGMENTS}}`, with SEGMENTS a node `{field}.segments[:, :-1]`"
     return warning("R145", span, message, hint)
+
+
+def packed_answers_in_kto(span: Span, node: str, field: str) -> Diagnostic:
+    """packed-answers-in-kto (R146)
+
+    Finds: a block `kto` that reads packed texts.
+    Why:   its divergence is a mean over single answers. A sample of packed texts has a sum of several, or with `texts`
+           zeros in place of answers that it does not have, which the mean would count.
+    Diff:
+    -   data: {fields: {chat: {pack: best_fit}}}
+        model:
+          graph:
+            next: null
+            counts: null
+            segments: chat.segments[:, :-1]
+            lm: {input: null, inputs: {tokens: tokens, segments: segments}}
+            likely: {type: sequence_log_likelihood, inputs: [lm, chat, chat.trained]}
+            known: detach(likely.sum)
+            good: likely.sum > -50
+            kto: {type: kto, inputs: [likely.sum, known, good, known, known]}
+        objective: {loss: {type: mean, input: kto}}
+    """
+    message = f"`{node}` compares single answers, but `{field}` packs several texts into a sample"
+    return error("R146", span, message, f"remove `pack` of `{field}`; length buckets leave little padding too")
