@@ -14,8 +14,9 @@ def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
 
 
 def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of ranks of one pipeline; None if the number of GPUs is not divisible by the sizes of the
-    axes."""
+    """Return the number of ranks in one pipeline, 1 if the mesh has no pipeline. None if `parallelism` is None, or if
+    its axes do not fit the number of GPUs.
+    """
     mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 
@@ -25,8 +26,9 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of gradient accumulation steps; None if the batch is not divisible by ranks and microbatches,
-    or `parallelism` is None (not known)."""
+    """Return the number of gradient accumulation steps. None if `parallelism` is None (not known yet), or if the global
+    batch cannot be divided evenly between ranks, microbatches and steps.
+    """
     if parallelism is None:
         return None
     share = data_parallel_size(parallelism, layout) * num_microbatches(parallelism)
@@ -38,12 +40,14 @@ def accumulation(training: Training, parallelism: Parallelism | None, layout: La
 
 
 def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
-    """Return whether the mesh has the axis `name`, even with a single rank; False if there is no mesh (the number of
-    GPUs is not divisible, or `parallelism: auto`)."""
+    """Return whether the mesh has the axis `name`, also if only one rank is on it. False if the axes do not fit the
+    number of GPUs, and for `parallelism: auto`, which has no mesh yet.
+    """
     return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 
 
 def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:
-    """Return the number of ranks over which each parameter is sharded; 1 if none is sharded, or for `parallelism:
-    auto`."""
+    """Return the number of ranks over which each parameter is sharded. It is 1 if parameters are not sharded, and for
+    `parallelism: auto`.
+    """
     return size_of(parallelism.mesh(layout.num_gpus) or (), "shard")

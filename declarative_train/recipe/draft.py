@@ -26,12 +26,13 @@ T = TypeVar("T", bound=Section)
 
 
 class Draft(NamedTuple):
-    """Recipe as far as it could be read.
+    """Parts of a recipe that could be read.
 
-    `sections`: sections without errors, with defaults for optional ones. A section with errors, or one that a fragment
-    leaves to other files, is absent, and checks that need it do nothing. `scope`: the graph of the model, with blocks
-    expanded. `split`: names of the sets, even if the data section has errors. `rules`: settings of `model.parameters`
-    that could be read. `head`: top-level keys that are not sections.
+    `tree`: the merged YAML, with templates rendered. `sections`: the sections without errors, by name; omitted optional
+    sections have their defaults. A section is absent if it has errors, or if the file is a fragment without it; checks
+    that need it then do nothing. `scope`: the graph of the model, with blocks expanded; None if it has errors. `split`:
+    names of the data sets, also if another part of the section `data` has errors; None if unknown. `rules`: the entries
+    of `model.parameters` that could be read. `head`: the values of the top-level keys that are not sections.
     """
 
     tree: Mapping
@@ -46,7 +47,9 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every value that could be read, with its path and span, even if the recipe has errors."""
+        """Yield every single value of the recipe with its path and span, defaults included. The values of a section
+        with errors are given as they are written.
+        """
         return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:
@@ -75,7 +78,7 @@ class Draft(NamedTuple):
 
     @property
     def parallelism(self) -> Parallelism | None:
-        """Section `parallelism`; None if it has errors or is `auto`, whose candidates are checked one by one."""
+        """Section `parallelism`; None if it has errors or is `auto`."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
 

@@ -1,12 +1,13 @@
-"""Explicit recipe: the same recipe with all defaults written out, as plain data, for `dtrain show --explicit`.
+"""Explicit recipe: the recipe with every default written out, as plain data, for `dtrain show --explicit`.
 
-Values that the recipe has stay as they are, merged and rendered. Omitted keys are added: those of every section, node
-and component, and the parameters of blocks that a node omits. A default of `null` means that something is absent, so it
-stays omitted. Paths are absolute, since the text may be stored anywhere. A template that reads the environment,
-directly or through a var, stays a template: its value may be a password. So does a template with `index`.
+Values that the recipe has are kept, after merging and rendering of templates. Keys that it omits are added: those of
+sections, nodes and components, and the block parameters that a node does not set. A default of `null` is not added,
+because it means that a value is absent. Paths are absolute, so that the text can be stored in any folder. A template
+that reads the environment, directly or through a var, stays a template, because its value may be a password. A template
+with `index` stays a template too.
 
-A node whose type is a block that dtrain ships stays such a node, with all parameters of the block. In blocks of the
-recipe itself, which may be used in several places, a key is added only if it has the same value in all of them.
+A node whose type is a shipped block is not expanded, but gets all parameters of the block. A node inside a block of the
+recipe may be used in several places: a key is added to it only if its value is the same in all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _VAR = re.compile(r"\bvars\s*\.\s*(\w+)")
 
 
 def explicit(recipe: Recipe) -> Values:
-    """Return the explicit recipe as a mapping, in the standard order of keys."""
+    """Return the recipe with every default written out, as a mapping in the standard order of keys."""
     return _Explicit(recipe).whole()
 
 
@@ -74,7 +75,7 @@ class _Explicit:
         return found
 
     def _whole(self, name: str) -> Section:
-        """Return the section `name` of the recipe. Defaults that depend on other keys are filled in."""
+        """Return the section `name` of the recipe, with the defaults that depend on other keys filled in."""
         training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
         if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
             return training.model_copy(update={"gradient_accumulation_steps": 1})
@@ -89,15 +90,18 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Return whether the default of `evaluation.every` is 1 epoch: early stopping or the best checkpoint needs a
-        metric, and the run is not known to be shorter than an epoch (it is then evaluated once, at the end)."""
+        """Return whether `evaluation.every` is 1 epoch by default: early stopping or the best checkpoint needs a
+        metric, and `training.epochs` is not below 1. (A shorter run is evaluated once, at its end.)
+        """
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1
         return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
-        """Return the section `parallelism`: a mapping of axes if the recipe has one, else the word."""
+        """Return the value of `parallelism`: a mapping of its axes; for `auto`, `dp` and `single`, which have no axes,
+        the word.
+        """
         found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
         if not isinstance(found, Axes) or found == Axes():
             return found.word
@@ -175,8 +179,9 @@ class _Explicit:
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """Return the defaults that the recipe's own block gives to parameters that the node omits, without
-        templates."""
+        """Return {parameter: default} for a node whose type is a block of the recipe, else {}. Defaults that are
+        templates, or contain null, are left out.
+        """
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")
@@ -191,7 +196,9 @@ class _Explicit:
         return found
 
     def _fill(self, node: Mapping, added: MappingABC[str, object]) -> Values:
-        """Return the keys of a node as written, followed by the `added` ones that are missing."""
+        """Return the keys of `node` as written, followed by those keys of `added` that it does not have and that are
+        not None. Nested mappings are combined in the same way.
+        """
         found = Values()
         for entry in node:
             more = added.get(entry.name)
@@ -216,7 +223,7 @@ class _Explicit:
         for entry in node:
             rule = self._rules.get(entry.key.span)
             if isinstance(entry.value, Mapping):
-                found[entry.name] = self._fill(entry.value, _components(rule))
+                found[entry.name] = self._fill(entry.value, _read_components(rule))
             else:
                 found[entry.name] = self._as_written(entry.value)
         return found
@@ -233,7 +240,9 @@ class _Explicit:
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Return whether a value comes from a template that reads the environment, so that it may be a secret."""
+        """Return whether a value may be a secret: it comes from a template that reads the environment, or from another
+        template and `masked` would hide a part of it.
+        """
         if node.template is None:
             return False
         names = set(_VAR.findall(node.template))
@@ -246,7 +255,9 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 
 def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Yield every layer, and every node whose type is a shipped block, with the values of all its keys."""
+    """Yield (node, {key: value}) for every layer and block node, also for those inside blocks of the recipe. Shipped
+    blocks are not entered; for a node whose type is a block of the recipe the second item is {}.
+    """
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
@@ -256,8 +267,10 @@ def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values
                 yield from _iterate_nodes(node.scope)
 
 
-def _components(rule: ParameterRule | None) -> Values:
-    """Return the components (init, optimizer, adapter) in an entry of `model.parameters`, with all their keys."""
+def _read_components(rule: ParameterRule | None) -> Values:
+    """Return {key: value} of the components (`init`, `optimizer`, `adapter`) in an entry of `model.parameters`, each as
+    a mapping with all its keys; {} if `rule` is None.
+    """
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
@@ -278,7 +291,9 @@ def _has_null(node: Node) -> bool:
 
 
 def _find_hidden_vars(node: Node | None) -> set[str]:
-    """Return the names of the vars whose templates read the environment, directly or through another var."""
+    """Return the names of the vars whose templates read the environment, directly or through another var. `node`: the
+    key `vars` of the recipe.
+    """
     if not isinstance(node, Mapping):
         return set()
     texts = {entry.name: " ".join(each.text for each in scalars(entry.value) if is_open(each)) for entry in node}

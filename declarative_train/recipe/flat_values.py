@@ -1,4 +1,4 @@
-"""Values of a recipe one by one, each with its dotted path and its span, as `dtrain show` prints them."""
+"""Single values of a recipe, each with its path and its span, as `dtrain show` prints them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _OF_FILES = ("extends", "fragment")
 
 
 class Leaf(NamedTuple):
-    """Single value of a recipe after merging and rendering, with its path. `span` is None for a default."""
+    """Single value of a recipe, a scalar or a whole list, after merging and rendering. `path`: keys from the root.
+    `span`: where the value is written; None for a default.
+    """
 
     path: Path
     value: object
@@ -28,9 +30,10 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Yield every single value of a recipe, in the standard order of sections. `values`: the sections and other
-    top-level keys that could be read, with defaults. The model, and what could not be read, come from `tree`, the
-    recipe as written."""
+    """Yield the single values of a recipe, in the standard order of sections. `values`: {name: value} of the sections
+    and other top-level keys that could be read, with their defaults. `tree`: the recipe as written; the model, and the
+    keys that are not in `values`, are read from it.
+    """
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -46,8 +49,9 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the single values inside `value`: fields of a section or component, items of a mapping or list. `node`: the
-    YAML node from which it was read; None for a default."""
+    """Yield the single values inside a section, component or mapping, or `value` itself if it is none of them. `path`:
+    path of `value`. `node`: the YAML node from which it was read; None for a default.
+    """
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name
@@ -66,7 +70,7 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
 
 
 def _iterate_written(path: Path, node: Node | None) -> Iterator[Leaf]:
-    """Yield the single values inside a YAML node."""
+    """Yield the single values inside a YAML node; a list is one value."""
     if isinstance(node, Mapping):
         for entry in node:
             yield from _iterate_written((*path, entry.name), entry.value)

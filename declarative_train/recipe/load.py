@@ -22,7 +22,9 @@ from declarative_train.source.node import Scalar
 
 class Loaded(NamedTuple):
     """Result of loading. `recipe`: None if there is an error, and for a fragment (a file that only other recipes use).
-    `document` and `draft`: what could be read; None if the text cannot be parsed."""
+    `document`: the merged YAML; None if the text cannot be parsed. `draft`: the parts that could be read; None if
+    nothing was read.
+    """
 
     recipe: Recipe | None
     document: Document | None
@@ -43,14 +45,14 @@ def load(
     """Read, merge, render and check the recipe at a path.
 
     `text`: content to use in place of the file (standard input, an editor's buffer); `texts`: the same for any files,
-    by path. `over`: settings of one run of a sweep, merged last. `plugins`: import the recipe's plugins, which runs
-    their code.
+    by path. `with_`, `set_`: values of the options `--with` (files) and `--set` (`KEY=VALUE`). `over`: settings of one
+    run of a sweep, merged last. `plugins`: whether to import the recipe's plugins, which runs their code.
     """
     how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
-    if (unknown := _unknown_language(document.root)) is not None:
+    if (unknown := _check_language(document.root)) is not None:
         return Loaded(None, document, [unknown])
     recipe, draft, document, found = parse(document, plugins=plugins)
     # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
@@ -59,15 +61,16 @@ def load(
     if recipe is not None and recipe.sweep is not None and not over:
         for choice, node in one_at_a_time(recipe):
             point = load(path, **how, over=(overlay(choice.key, node),), plugins=plugins)
-            diagnostics = [*diagnostics, *of_point(point.diagnostics, diagnostics, node.span)]
+            diagnostics = [*diagnostics, *select_new(point.diagnostics, diagnostics, node.span)]
     if any(diagnostic.is_error for diagnostic in diagnostics):
         recipe = None
     return Loaded(recipe, document, diagnostics, draft)
 
 
-def _unknown_language(root: Tree) -> Diagnostic | None:
-    """Return the diagnostic for a recipe whose `language` this dtrain does not read, else None. No other diagnostic is
-    then reported."""
+def _check_language(root: Tree) -> Diagnostic | None:
+    """Return the error for a recipe whose `language` this version of dtrain does not read, else None. The caller
+    reports no other diagnostic after this error.
+    """
     node = root.get("language")
     number = node.value if isinstance(node, Scalar) else None
     if not isinstance(node, Scalar) or not isinstance(number, int) or isinstance(number, bool) or number in LANGUAGES:
@@ -76,10 +79,10 @@ def _unknown_language(root: Tree) -> Diagnostic | None:
     return wrong_value(node.span, f"this dtrain reads language {', '.join(map(str, LANGUAGES))}, not {number}", hint)
 
 
-def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the diagnostics that the values of one run of a sweep cause: those in `found` (from the recipe with these
-    values) that are not in `known` (from the recipe without them). `at`: the span of the value; a diagnostic at
-    another span gets a reference to it.
+def select_new(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
+    """Return the diagnostics that one value of a sweep causes: those in `found` (for the recipe with the value) that
+    are not in `known` (for the recipe without it). `at`: the span of the value; a diagnostic at another span gets a
+    reference to it.
     """
     said = set(known)
     new = [item for item in found if item not in said]

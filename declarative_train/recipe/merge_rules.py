@@ -14,14 +14,14 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys of the mapping at the path `holder` that exclude each other. When recipes are merged, the key of the
-    later recipe removes the other key. `is_said_by_reader`: if one file has both keys, the code that reads the section
-    reports it."""
+    """Two keys, `either` and `other`, of the mapping at the path `holder` that exclude each other. When recipes are
+    merged, the key of the later recipe removes the other key.
+    """
 
     holder: Path
     either: str
     other: str
-    is_said_by_reader: bool = False
+    is_reported_by_reader: bool = False
     """True if the reader of the mapping reports both; otherwise the rule `exclusive_keys` does."""
 
 
@@ -46,7 +46,9 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """Return a node in its long form. A node that is not a short form is returned unchanged, valid or not."""
+    """Return the value at `path` in its long form: `precision: bf16` becomes `precision: {compute: bf16}`. A value that
+    has no short form, or is not in it, is returned unchanged, valid or not.
+    """
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
@@ -54,7 +56,7 @@ def normalise(path: Path, node: Node) -> Node:
     if path in (("parallelism", "tensor"), ("parallelism", "context")) and _is_value(node):
         return _mapping(node.span, size=node)
     if path == ("objective",) and isinstance(node, Mapping):
-        return _with_losses(node)
+        return _expand_loss(node)
     if path == ("objective", "metrics") and isinstance(node, Sequence):
         return _name_metrics(node)
     if path == ("model", "weights") and _is_value(node):
@@ -66,21 +68,23 @@ def normalise(path: Path, node: Node) -> Node:
     if path[:2] == ("data", "split") and len(path) == 3 and _is_value(node):
         return _mapping(node.span, type=_text("random", node.span), fraction=node)
     if path[:2] == ("data", "split") and len(path) == 3 and isinstance(node, Mapping):
-        return _with_own_source(node)
+        return _add_source_type(node)
     return node
 
 
-def _with_losses(node: Mapping) -> Mapping:
-    """Return the section `objective` with `loss: {...}` written as `losses: {loss: ...}`, which replaces the losses of
-    the base. If both keys are present, one of them may only have nulls, which remove losses of the base."""
+def _expand_loss(node: Mapping) -> Mapping:
+    """Return the section `objective` with the short form `loss: {...}` expanded to `losses: {loss: ...}`, which
+    replaces the losses of the base recipe. If the section has both keys, it is expanded only if
+    `_may_be_together` allows both, and otherwise returned unchanged.
+    """
     short, long = node.entry("loss"), node.entry("losses")
-    if short is None or (long is not None and not _go_together(short.value, long.value)):
+    if short is None or (long is not None and not _may_be_together(short.value, long.value)):
         return node
     terms: tuple[Entry, ...] = (short,)
-    if long is not None and isinstance(long.value, Mapping) and not _says(short.value):
+    if long is not None and isinstance(long.value, Mapping) and not _is_not_null(short.value):
         terms, long = (short, *long.value.entries), None
     span = short.value.span
-    losses = _entry("losses", Mapping(terms, span, alone=_says(short.value)), short.key.span)
+    losses = _entry("losses", Mapping(terms, span, alone=_is_not_null(short.value)), short.key.span)
     entries: list[Entry] = []
     for entry in node.entries:
         if entry is short:
@@ -90,27 +94,29 @@ def _with_losses(node: Mapping) -> Mapping:
     return node.with_entries(entries)
 
 
-def _go_together(short: Node, long: Node) -> bool:
-    """Return whether `loss` (`short`) and `losses` (`long`) may both be present: at least one of them has only nulls,
-    which remove losses of the base recipe.
+def _may_be_together(short: Node, long: Node) -> bool:
+    """Return whether the values of `loss` (`short`) and `losses` (`long`) are allowed in one section: at least one of
+    them has only nulls, which remove losses of the base recipe.
     """
     if not isinstance(long, Mapping):
-        return _says(short) and is_null(long)
-    return not _says(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
+        return _is_not_null(short) and is_null(long)
+    return not _is_not_null(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
 
 
-def _with_own_source(node: Mapping) -> Mapping:
-    """Return a set that has a `source` with `type: source` added, so that merging it over a set of another type
-    replaces that set, and vice versa."""
+def _add_source_type(node: Mapping) -> Mapping:
+    """Return the mapping of a data set, with `type: source` added if it has a `source` and no `type`. Merging replaces
+    a set by one of another type, so the added type makes it replace a set of the base that has no `source`.
+    """
     source = node.entry("source")
-    if source is None or not _says(source.value) or node.entry("type") is not None:
+    if source is None or not _is_not_null(source.value) or node.entry("type") is not None:
         return node
     return node.with_entries((_entry("type", _text("source", source.key.span), source.key.span), *node.entries))
 
 
 def _name_metrics(node: Sequence) -> Node:
-    """Return a list of metrics `[accuracy]` as `{accuracy: {}}`. A list with a repeated name is returned unchanged, and
-    is reported when the section is read."""
+    """Return a list of metrics `[accuracy]` in its long form `{accuracy: {}}`. A list with a repeated name, or with an
+    item that is not a name, is returned unchanged; it is reported when the section is read.
+    """
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -121,13 +127,13 @@ def _name_metrics(node: Sequence) -> Node:
     return Mapping(tuple(entries), node.span)
 
 
-def _says(node: Node) -> bool:
-    """Return whether a node is a value, not null. (A null in a recipe removes the value of its base.)"""
+def _is_not_null(node: Node) -> bool:
+    """Return whether a node is anything but null. (A null in a recipe removes the value of the base recipe.)"""
     return not isinstance(node, Scalar) or node.value is not None
 
 
 def _is_value(node: Node) -> bool:
-    return isinstance(node, Scalar) and _says(node)
+    return isinstance(node, Scalar) and _is_not_null(node)
 
 
 def _mapping(span: Span, **values: Node) -> Mapping:
@@ -143,13 +149,16 @@ def _text(text: str, span: Span) -> Scalar:
 
 
 def _default_type(path: Path) -> str | None:
-    """Return the type of the component at a path that the recipe leaves out; None if it must be written."""
+    """Return the type that a component at this path has if the recipe leaves it out: `tensor` for a field, its own name
+    for a metric. None if the type must be written.
+    """
     return (DEFAULT_TYPES[path[:2]] or str(path[2])) if len(path) == 3 and path[:2] in DEFAULT_TYPES else None
 
 
-def with_default_types(tree: Mapping) -> Mapping:
-    """Return the tree with `type` added to components that have a default type. Call it after merging and rendering:
-    before, the added type would look like a change of the base's type."""
+def add_default_types(tree: Mapping) -> Mapping:
+    """Return the recipe with `type` added to each component that has a default type and does not set it. Only call this
+    after merging and rendering: an added type would replace the type of a base recipe.
+    """
 
     def add_type(path: Path, entry: Entry) -> Node:
         here, node = (*path, entry.name), entry.value
@@ -167,8 +176,9 @@ def with_default_types(tree: Mapping) -> Mapping:
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """Return a word of `parallelism` as the axes that it means, such as `{data: {shard: all}}` for `fsdp`, at the span
-    of the word."""
+    """Return the axes that a word of `parallelism` means, such as `{data: {shard: all}}` for `fsdp`. All nodes in the
+    result have the span of the word.
+    """
 
     def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):
@@ -181,9 +191,10 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes that a word of `parallelism` in the base means, if a mapping is merged over the word; None for
-    `auto` and `dp`, which the mapping replaces. If the mapping has a data axis of size `all`, the data axes of the word
-    are left out."""
+    """Return the axes that a word of `parallelism` in the base recipe means, so that the mapping `over` of a later
+    recipe can be merged over them. None at other paths, and for `auto` and `dp`, which the mapping replaces. If `over`
+    has a data axis of size `all`, the data axes of the word are left out.
+    """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

@@ -11,15 +11,18 @@ FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets nam
 
 
 def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
-    """Return the names of the sets that each evaluation covers."""
+    """Return the names of the sets that each evaluation during the run covers: those in `evaluation.sets`, else all
+    sets in `split` except `test`.
+    """
     if evaluation is not None and evaluation.sets is not None:
         return evaluation.sets
     return tuple(name for name in split if name not in FINAL_SETS)
 
 
 def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
-    """Return the full names of the losses and metrics of each evaluated set (`validation/accuracy`), each with True if
-    larger values are better."""
+    """Return {full name: True if larger values are better} for the losses and metrics of each evaluated set. A full
+    name is `validation/accuracy`.
+    """
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False

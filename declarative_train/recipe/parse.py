@@ -1,7 +1,7 @@
 """Parsing: Document -> Recipe. Templates are rendered, sections read, blocks expanded, and the rules of `recipe/checks`
 run.
 
-It continues after every error: a section with errors is left out, and everything that does not need it is checked.
+Parsing continues after an error: a section with errors is left out, and everything that does not need it is checked.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `inde
 
 
 class Parsed(NamedTuple):
-    """Result of parsing. `recipe`: None for a fragment, and if there is an error. `draft`: what could be read.
-    `document`: the document, with the texts of all plugins and blocks that were read."""
+    """Result of parsing. `recipe`: None if there is an error, and for a fragment (a file that only other recipes use).
+    `draft`: the parts that could be read. `document`: the document, with the texts of all plugins and shipped blocks
+    that were read.
+    """
 
     recipe: Recipe | None
     draft: Draft
@@ -45,7 +47,9 @@ class Parsed(NamedTuple):
 
 
 def parse(document: Document, *, plugins: bool = False) -> Parsed:
-    """Return the recipe of a document, or all its errors."""
+    """Read and check the recipe in a merged document. `plugins`: whether to import the recipe's plugins, which runs
+    their code.
+    """
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
@@ -72,8 +76,10 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
 def _render_tree(
     root: Mapping, templates: Templates, names: MappingABC[str, object]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return the tree with templates rendered, except in `vars`, which are rendered first, and in those parts of the
-    model that are expanded later."""
+    """Return the recipe with templates rendered, and errors. Two parts stay as they are: `vars`, which were rendered
+    before, and `graph`, `blocks` and `parameters` of the model, which are rendered when blocks are expanded. `names`:
+    variables that templates can read.
+    """
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:

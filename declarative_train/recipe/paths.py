@@ -1,5 +1,6 @@
-"""Paths in a recipe, made absolute: a path is relative to the file that contains it, with `--set` to the working
-directory."""
+"""Paths in a recipe, made absolute. A path is relative to the folder of the file that contains it; in an option
+`--set`, to the working directory.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ class Paths(NamedTuple):
         return cls(frozenset(file.path for file in document.files))
 
     def resolve(self, path: str, span: Span) -> str:
-        """Return a path of the recipe as an absolute path. A URL is unchanged, except for a local path at the end of a
-        chained URL (`zip://*.csv::data.zip`)."""
+        """Return a path of the recipe as an absolute path. `span`: where the path is written. A URL is returned
+        unchanged, but a local path at the end of a chained URL (`zip://*.csv::data.zip`) becomes absolute.
+        """
         links, chain, path = path.rpartition("::")
         if "://" in path:
             return links + chain + path

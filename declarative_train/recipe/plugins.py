@@ -1,7 +1,7 @@
 """Plugins of a recipe: the components that the plugin files define, and errors in the files.
 
-The files are parsed, not imported, unless that is requested: importing runs their code, and only then are the shapes
-after their layers known.
+The files are parsed. They are imported, which runs their code, only on request; without an import the output shapes of
+their layers are unknown.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """Components that plugins define: `layers` and `sinks` by name, all others in `components` by the name of their
-    kind. `files`: texts of the plugin files, for messages. `is_whole`: every file could be read."""
+    """Components that plugin files define. `layers` and `sinks`: {name: class}; `components`: {kind: {name: class}} for
+    all other kinds. `files`: texts of the plugin files, for messages. `is_whole`: every file could be read and parsed.
+    """
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
@@ -51,7 +52,8 @@ class Plugins:
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
     """Return the components of plugin files. `paths`: absolute path of each file, and its span in the recipe.
-    `may_import`: whether the code may run later."""
+    `may_import`: whether to import the files too, which runs their code.
+    """
     plugins = Plugins()
     for path, span in paths:
         _read(path, span, may_import, plugins)

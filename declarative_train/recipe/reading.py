@@ -1,7 +1,7 @@
 """Reading of sections: YAML node -> frozen pydantic model. Components are looked up in the table of their kind.
 
-The annotation of a section's field decides: a field annotated with a kind of component (`Optimizer`) is read by its
-`type`, a field annotated with a section (or a mapping or list of sections) as that section, and others by pydantic.
+The annotation of a field in a section class decides how its value is read. A kind of component (`Optimizer`): by the
+`type` in the value. A section, or a mapping or list of sections: as that section. Anything else: by pydantic.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """Return the section of type `model` read from a node, or None and its errors. `where`: dotted path of the section.
-    `at`: span at which missing keys are reported. `elsewhere`: function (unknown key, nearest known one) -> hint or
-    None."""
+    """Return the section of class `model` read from a YAML node, or None and its errors. `where`: dotted path of the
+    section. `at`: span at which missing keys are reported. `elsewhere`: function (unknown key, nearest known key or
+    None) that returns a hint, or None.
+    """
     if not isinstance(node, Mapping):
-        hint = _as_mapping(model, node) or _with_keys(model) or hint_for("name", f"`{where}`")
+        hint = _as_mapping(model, node) or _hint_keys(model) or hint_for("name", f"`{where}`")
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
     own, children = node, _Children()
     if model.inline is not None:
@@ -72,13 +73,14 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """Return the component of kind `kind` whose `type` a mapping names, or None and errors. `where`: path of the
-    mapping. `others`: keys of the mapping that do not belong to the component. `choices`: the types to choose from;
-    None: the table of the kind."""
+    """Return the component of kind `kind` (`Loss`) that `type` in the mapping `node` names, or None and errors.
+    `where`: dotted path of the mapping. `at`: span at which a missing `type` is reported. `others`: keys of the mapping
+    that do not belong to the component. `choices`: {type: class} to choose from; None: all types of the kind.
+    """
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
-        hint = (_source(node, known) if where.endswith("source") else None) or _hint_type(node, known)
+        hint = (_hint_source(node, known) if where.endswith("source") else None) or _hint_type(node, known)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
@@ -104,14 +106,16 @@ def read_component(
         extra_known=keys,
         leave=[*children.names, *keys],
         given=children.given,
-        elsewhere=partial(_in_another_type, known, model),
+        elsewhere=partial(_find_home, known, model),
     )
     found = children.diagnostics + found
     return (None if found else component), found
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """Return the layer of a node of the graph, or None and errors. `words`: keys that every node may have."""
+    """Return the layer of class `layer` for `node`, a node of the graph, or None and errors. `at`: span at which
+    missing keys are reported. `words`: keys that every node may have (`input`, `repeat`, ...).
+    """
     keys, children = tuple(words), _Children()
     if children_of(layer):
         children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
@@ -120,9 +124,10 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
     return (None if found else made), found
 
 
-def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for the key `name`, which the component `model` does not have: the types of the table `known`
-    that have it, else the section that has it. None if there are none, or if there is a similar key, `near`."""
+def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
+    """Return a help line for an unknown key `name` of the component `model`: the other types in the table `known` that
+    have this key, else the section that has it. None if neither has it, or if the component has a similar key `near`.
+    """
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -136,8 +141,9 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """Values inside a mapping that are read one by one before pydantic reads the rest: sections and components. A name
-    in `names` that is not in `given` has errors."""
+    """Values inside a mapping that are sections or components and are read before pydantic reads the rest. `names`:
+    their keys. `given`: {key: section or component}, without those that have errors.
+    """
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -160,7 +166,7 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first name that occurs twice in a list, or None."""
+    """Return the first item of a list that repeats an earlier name; None if there is none."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -195,7 +201,9 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _format_split(node: Scalar) -> str | None:
-    """Return the mapping `{validation: 0.2}`, as text for a hint, for a number or a percentage; else None."""
+    """Return the split that a number or a percentage probably means, as text for a hint: `{validation: 0.2}` for `0.2`
+    or `20%`. None for other values.
+    """
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -226,8 +234,9 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return a hint if the user wrote a list, or the name of a component, where a mapping of names is expected; else
-    None."""
+    """Return a hint for a list, or the name of a component, that is written where a mapping of names is expected; None
+    for other values.
+    """
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -238,8 +247,10 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if the user wrote only the name of a component where a mapping is expected: the mapping, with the
-    keys that the component and `others` require. Else None."""
+    """Return a hint if the user wrote only the name of a component where a mapping is expected: the mapping with this
+    `type` and the required keys. None for other values. `known`: {type: class}. `others`: required keys that do not
+    belong to the component.
+    """
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)
@@ -252,7 +263,7 @@ def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iter
     return f"write `{{{', '.join([f'type: {name}', *(f'{each}: ...' for each in [*others, *needed])])}}}`"
 
 
-def _with_keys(model: type[BaseModel]) -> str | None:
+def _hint_keys(model: type[BaseModel]) -> str | None:
     """Return a hint that lists the required keys of a section; None if there are none."""
     inline = getattr(model, "inline", None)
     required = (name for name, field in model.model_fields.items() if field.is_required())
@@ -260,9 +271,10 @@ def _with_keys(model: type[BaseModel]) -> str | None:
     return f"write `{{{', '.join(needed)}}}`" if needed else None
 
 
-def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """Return a hint if the user wrote a path where a source is expected: the source type that reads such files. Else
-    None."""
+def _hint_source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
+    """Return a hint if the user wrote a path where a source is expected: the source with the type that reads files with
+    this ending. None for other values. `known`: {type: class} of the sources.
+    """
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
@@ -270,5 +282,5 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Return whether a missing key is present under a misspelt name, which is reported already."""
+    """Return whether the key `name` is present in `rest` under a misspelt name, which is already reported."""
     return any(nearest(entry.name, [name]) for entry in rest)

@@ -1,4 +1,4 @@
-"""Recipe: every section read and checked, blocks expanded, and the span of each value."""
+"""Recipe: the checked sections, the model with its blocks expanded, and the span of each value."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
@@ -24,8 +24,9 @@ from declarative_train.source.node import Mapping, Path, Sequence, find
 
 
 class Weights(NamedTuple):
-    """Start values from a file or a run for the parameters below the node `node` ("" for all). `path`: absolute path,
-    or a URL."""
+    """Start values, from a file or a run, for the parameters inside `node`, a node of the model ("": the whole model).
+    `path`: absolute path of the file or run, or a URL.
+    """
 
     node: str
     path: str
@@ -43,14 +44,15 @@ class Model(NamedTuple):
 
 
 class Spans:
-    """Spans of the values of a recipe, by path."""
+    """Spans of the values of a recipe, by path: `Spans(root)("training.epochs")`."""
 
     def __init__(self, root: Mapping) -> None:
         self._root = root
 
     def __call__(self, path: str | Path) -> Span:
-        """Return the span of the value at a path; if the recipe does not have it, the span of the innermost enclosing
-        key that it has, or the start of the file."""
+        """Return the span of the value at a path. If there is no such value: the span of the key that encloses it most
+        closely, or of the start of the file.
+        """
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         node = find(self._root, parts)
         if node is not None and parts:
@@ -58,8 +60,9 @@ class Spans:
         return self.key(parts[:-1])
 
     def key(self, path: str | Path) -> Span:
-        """Return the span of the key at a path; if the recipe does not have it, the span of the innermost enclosing key
-        that it has."""
+        """Return the span of the key at a path. If there is no such key: the span of the key that encloses it most
+        closely, or of the start of the file.
+        """
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         while parts:
             holder = find(self._root, parts[:-1])
@@ -73,8 +76,9 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """Checked recipe, which can be compiled. `tree`: the merged YAML with templates rendered and short forms expanded
-    (but `model.blocks` as written)."""
+    """Recipe without errors. `tree`: the merged YAML with templates rendered and short forms expanded (but
+    `model.blocks` as written).
+    """
 
     name: str
     seed: int
@@ -103,20 +107,23 @@ class Recipe(NamedTuple):
 
     @property
     def mode(self) -> Parallelism:
-        """Section `parallelism`, after the planner replaced `auto`. Not for a recipe that still has `auto`."""
+        """Section `parallelism`, as axes or `dp`. Not to be called while it is `auto`, which the planner replaces."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Names of the fields, and of outputs of fields, that the model or the objective reads."""
+        """Names of everything outside the model that the model reads, and of everything that losses and metrics read:
+        fields, outputs of fields, and nodes.
+        """
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
 
     def span(self, path: str | Path) -> Span:
-        """Return the span of the value at a dotted path; if the recipe does not have it, the span of the innermost
-        enclosing key that it has."""
+        """Return the span of the value at a dotted path. If there is no such value: the span of the key that encloses
+        it most closely, or of the start of the file.
+        """
         return Spans(self.tree)(path)
 
     def key_span(self, path: str | Path) -> Span:

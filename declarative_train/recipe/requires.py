@@ -12,8 +12,8 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics of a recipe, with its `requires` taken into account. If this dtrain is too old for the
-    recipe, an error that says so is added, and diagnostics about unknown words name it as their reason.
+    """Return the diagnostics of a recipe. If its key `requires` excludes this version of dtrain, an error that says so
+    is added, and each diagnostic about an unknown key or type says that the version may be the reason.
     """
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
@@ -44,8 +44,9 @@ _SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def is_met(requires: str, version: str) -> bool:
-    """Return whether `version` satisfies the conditions in `requires`, such as `>=0.2`. Raises ValueError with the
-    expected form."""
+    """Return whether `version` satisfies the conditions in `requires`, such as `dtrain>=0.2,<0.3`. Raises ValueError if
+    `requires` has another form.
+    """
     form = _FORM.fullmatch(requires.strip())
     conditions = form["conditions"].split(",") if form is not None else [""]
     met = True
@@ -58,7 +59,7 @@ def is_met(requires: str, version: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version: 0, 2, 0 for `0.2.0rc1`."""
+    """Return the first three numbers in a version: (0, 2, 0) for `0.2.0rc1`."""
     return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
 
 

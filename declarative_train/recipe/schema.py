@@ -1,10 +1,9 @@
 """JSON schema of the recipe language (draft 2020-12) for editors, made from the pydantic models and the component
 tables.
 
-The schema accepts no unknown keys in a section or a component of a known `type`, and any keys in a node whose type is a
-user's block. A `{{ }}` template may be in place of any value, and so may null, which removes a value of the base. No
-key is required: keys that a derived recipe or a fragment leaves out are in other files, and `dtrain lint` checks the
-whole recipe.
+A section, and a component of a known `type`, may have no unknown keys; a node whose type is a block of the recipe may
+have any. Every value may also be a template `{{ }}`, or null, which removes the value of the base recipe. No key is
+required, because a derived recipe or a fragment may leave it to other files; `dtrain lint` checks the whole recipe.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def schema() -> Schema:
 
 
 def _also(value: Schema, *others: Schema) -> Schema:
-    """Return a copy of a schema that also accepts `others`."""
+    """Return a copy of a schema that also accepts values of the schemas `others`."""
     return {**value, "anyOf": [*value["anyOf"][:-1], *others, value["anyOf"][-1]]}
 
 
@@ -141,8 +140,9 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Return the schema of the section `section`, whose mapping also has the keys of a component. `name`: name of
-        the section."""
+        """Add the definition of the section `section`, whose mapping also has the keys of a component (as a loss term
+        does), and return a reference to it. `name`: name of the section.
+        """
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)
@@ -157,7 +157,8 @@ class _Definitions:
         own: Schema | None = None,
     ) -> None:
         """Add `$defs/NAME`: a mapping in which the value of `key` (`type`) selects one of `models`; unknown keys are
-        not accepted. `own`: schema of the keys that the mapping has for every model."""
+        errors. `own`: schema of further keys, which the mapping may have for every model.
+        """
         self.definitions[name] = {}  # its place, should it hold itself
         branches = {}
         for kind, model in sorted(models.items()):
@@ -169,7 +170,7 @@ class _Definitions:
         self._by_key(name, key, branches, {} if own is None else {"description": own["description"]}, OPEN)
 
     def nodes(self) -> None:
-        """Add `$defs/node`: a node of the graph. Unknown keys are accepted only if the type is a user's block."""
+        """Add `$defs/node`: a node of the graph. It may have unknown keys only if its type is a block of the recipe."""
         branches = {kind: self.model(model) for kind, model in LAYERS.items()}
         branches |= {name: make_shipped_schema(name) for name in list_shipped()} | {REUSE: REUSE_SCHEMA}
         for kind, branch in branches.items():
@@ -180,8 +181,10 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: a mapping that must match the schema in `branches` for its value of `key`, described by
-        `about`. `others`: schema of further values of `key`, with which any keys are accepted."""
+        """Add `$defs/NAME`: a mapping whose value of `key` selects the schema that it must match. `branches`: {value of
+        `key`: schema}. `about`: description of the mapping. `others`: schema of further values of `key`, with which the
+        mapping may have any keys.
+        """
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):
@@ -197,8 +200,9 @@ class _Definitions:
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
     def _value(self, value: Any) -> Any:
-        """Return pydantic's schema of a value without titles, which also accepts templates inside lists and
-        mappings."""
+        """Return pydantic's schema of a value without titles, defaults and required keys. Items of lists and values of
+        mappings may also be templates or null.
+        """
         if isinstance(value, list):
             return [self._value(each) for each in value]
         if not isinstance(value, dict):
@@ -214,7 +218,9 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add the docstrings of the pydantic models nested in `model` to their schemas, in place."""
+    """Add descriptions to the schemas in `definitions`, in place: the docstrings of the fields of all pydantic models
+    nested in `model`.
+    """
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})

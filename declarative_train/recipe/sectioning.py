@@ -23,7 +23,7 @@ from declarative_train.recipe.hints.aliases import letters
 from declarative_train.recipe.hints.key_places import home_in_axes, home_of
 from declarative_train.recipe.hints.misspelt_sections import is_misspelt
 from declarative_train.recipe.hints.relocated_keys import MODES, hint_for
-from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
+from declarative_train.recipe.merge_rules import add_default_types, axes_of_word
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
 from declarative_train.recipe.model.selectors import ParameterRule, compile_selector, parse_rules
@@ -45,8 +45,9 @@ from declarative_train.source.template import Templates
 
 @dataclass(slots=True)
 class Sectioning:
-    """Sections of a recipe while they are read. `read` reads all sections; `draft` and `recipe` return the results.
-    `unread`: names of the parts that could not be read; diagnostics that depend on them are dropped."""
+    """Reader of the sections of a rendered recipe. `read` reads all of them; after it, `draft` and `recipe` return the
+    results. `unread`: names of the parts that could not be read; the caller drops diagnostics that depend on them.
+    """
 
     document: Document
     tree: Mapping
@@ -84,7 +85,7 @@ class Sectioning:
             self._sections()
 
     def _sections(self) -> None:
-        tree = with_default_types(self.tree)
+        tree = add_default_types(self.tree)
         for name in sorted(SECTIONS, key=lambda name: name == "model"):  # which is read with the others in view
             entry = tree.entry(name)
             if entry is None:
@@ -107,8 +108,9 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """Read the top-level keys that are not sections. A section read from a misspelt key does not count as
-        written."""
+        """Read the top-level keys that are not sections, and report unknown keys. A misspelt name of a section is
+        unknown too, although its section is read.
+        """
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_find_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
@@ -186,8 +188,9 @@ class Sectioning:
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
-        """Expand the model. The tensors that the objective reads are the outputs of the model, so these references are
-        checked here."""
+        """Expand the model, and check the references in the objective: the tensors that they name are the outputs of
+        the model.
+        """
         objective = self.sections.get("objective")
         fields = find(self.tree, ("data", "fields"))
         self.expanded, found = expand(
@@ -212,7 +215,7 @@ class Sectioning:
             self.rules = (*self.rules, *rules)
 
     def _references(self, objective: ObjectiveSection) -> list[tuple[str, Span]]:
-        """Return (reference, span) of each tensor that the objective reads."""
+        """Return (reference, span of the reference) for each tensor that the objective reads."""
         spans = Spans(self.tree)
         return [
             (reference, spans(("objective", holder, name, key)))
@@ -223,7 +226,9 @@ class Sectioning:
         ]
 
     def _render_tree(self) -> Mapping:
-        """Return the tree with the templates of the model rendered, except templates that need `index`."""
+        """Return the recipe with the templates in `model.graph` and `model.parameters` rendered, except templates that
+        read `index`.
+        """
 
         def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
@@ -289,8 +294,9 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the valid selectors among `selectors`, the list `exclude` of start values, and report the others.
-        `name`: the entry of `model.weights` with that list."""
+        """Return the valid selectors in the list `exclude` of the entry `name` of `model.weights`, and report the
+        others.
+        """
         found = []
         for place, selector in enumerate(selectors):
             try:
@@ -302,8 +308,9 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """Return the document with the texts of all plugins and blocks that were read: messages quote them, and plans
-        depend on them."""
+        """Return the document with the texts of all plugins and shipped blocks that were read, because messages quote
+        them and plans depend on them.
+        """
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 
@@ -339,7 +346,7 @@ class Sectioning:
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
-    """Return the names of the outputs of each field that has several, by field."""
+    """Return {field: names of its outputs} for the fields with several outputs. `fields`: the key `data.fields`."""
     found = {}
     for entry in fields if isinstance(fields, Mapping) else ():
         kind = entry.value.get("type") if isinstance(entry.value, Mapping) else None
@@ -349,8 +356,9 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
 
 
 def _find_outdented(root: Mapping) -> Iterator[str]:
-    """Yield the top-level keys that follow an empty section and belong inside it, but are not indented. Only the empty
-    section is reported."""
+    """Yield the top-level keys that follow an empty section and belong inside it, but are not indented. (The empty
+    section is reported, these keys are not.)
+    """
     holder: set[str] = set()
     for entry in root:
         if entry.name in Top.model_fields:
@@ -365,7 +373,9 @@ def _keys(node: Node | None) -> list[str]:
 
 
 def _paths(scope: Scope) -> Iterator[str]:
-    """Yield the path of every node in a graph; for copies of a `repeat` also the path without the number."""
+    """Yield the path of every node in a graph and in its blocks. For a copy of a `repeat`, also yield the path without
+    the number of the copy.
+    """
     for node in scope.nodes:
         yield node.path
         yield node.path.rstrip("0123456789").rstrip(".")

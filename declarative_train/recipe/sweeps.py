@@ -14,7 +14,9 @@ from declarative_train.source.setting import wrap_in_path
 
 
 class SweepChoice(NamedTuple):
-    """Setting that a sweep varies: a list of `values`, or numbers from `low` to `high`."""
+    """Setting that a sweep varies, at the dotted path `key`: a list of `values`, or a range of numbers from `low` to
+    `high`. `log`, `step`: keys of the range in the recipe.
+    """
 
     key: str
     span: Span
@@ -43,7 +45,7 @@ class SweepChoice(NamedTuple):
 
 
 def choices(recipe: Recipe) -> tuple[SweepChoice, ...]:
-    """Return the settings that a sweep varies, in the order of the text."""
+    """Return the settings that a sweep varies, in the order in which the recipe has them."""
     over = find(recipe.tree, ("sweep", "over"))
     assert isinstance(over, Mapping)
     return tuple(_choice(entry.name, entry.value) for entry in over)
@@ -65,13 +67,15 @@ def overlay(key: str, node: Node) -> Mapping:
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
-    """Yield (setting, value) for every single value, so that errors are found without trying all combinations."""
+    """Yield (setting, value) for each value with which a setting is checked. Settings are varied one by one, so that
+    not all combinations need to be tried.
+    """
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())
 
 
-def metric_of(recipe: Recipe) -> tuple[str, bool]:
-    """Return the name of the metric by which runs are compared, and True if larger values are better."""
+def find_metric(recipe: Recipe) -> tuple[str, bool]:
+    """Return the name of the metric by which the runs of a sweep are compared, and True if larger values are better."""
     assert recipe.sweep is not None
     known = list_metrics(recipe)
     best, early = recipe.checkpoint.best, recipe.training.early_stop
@@ -84,7 +88,7 @@ def metric_of(recipe: Recipe) -> tuple[str, bool]:
 
 
 def list_metrics(recipe: Recipe) -> dict[str, bool]:
-    """Return the names of all values known at the end of a run, each with True if larger values are better."""
+    """Return {name: True if larger values are better} for all losses and metrics that are known at the end of a run."""
     sets = list_evaluated_sets(recipe.data.split, recipe.evaluation)
     final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
     return list_watched_names((*sets, *final, "training"), recipe.objective)

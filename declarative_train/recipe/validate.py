@@ -47,14 +47,14 @@ def validate(
     given: MappingABC[str, object] | None = None,
     elsewhere: Callable[[str, str | None], str | None] = lambda name, near: None,
 ) -> tuple[M | None, list[Diagnostic]]:
-    """Return the model for a mapping, or None and all errors.
+    """Return an object of the pydantic class `model` for a mapping, or None and all errors.
 
     `where`        name of the mapping in messages (default: its `type` in backticks)
-    `at`           where missing keys are reported (default: its `type`, else its key or the mapping)
+    `at`           span at which missing keys are reported (default: that of the mapping's `type`, else of the mapping)
     `leave`        keys that are not read from the mapping: `given` has their values, unless these have errors
     `extra_known`  keys that are suggested for an unknown name in addition to the model's own
     `given`        values that were read elsewhere, by key
-    `elsewhere`    function that returns where an unknown name belongs; its second argument is the nearest known name
+    `elsewhere`    function (unknown key, nearest known key or None) that returns where the key belongs, or None
     """
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
@@ -104,7 +104,7 @@ _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
 def list_added() -> Added:
-    """Return the component classes that `adding` has added, by kind."""
+    """Return {kind: {type: component class}}, the classes that `adding` has added."""
     return _ADDED.get() or {}
 
 
@@ -120,8 +120,9 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return the component table of a kind (`LAYERS` for `Layer`). It is imported when it is needed, because the tables
-    import the kinds."""
+    """Return {type: class} of all components of a kind, those of plugins included; for `Layer` from the table `LAYERS`.
+    The table is imported here, because its module imports the kinds.
+    """
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
@@ -134,8 +135,9 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Kind of value that a field of a section has if pydantic does not read it: a section or component (`model`), or a
-    mapping or list of them (`holder`)."""
+    """Type of a field that pydantic does not read itself. `model`: class of a section, or a kind of component.
+    `holder`: dict or tuple if the field has a mapping or a list of them, None if it has a single one.
+    """
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

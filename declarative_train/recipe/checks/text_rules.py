@@ -61,7 +61,7 @@ def _is_secret(text: str, key: str) -> bool:
 
 
 _PAIRS = (
-    *(pair for pair in EXCLUSIVE if not pair.is_said_by_reader),
+    *(pair for pair in EXCLUSIVE if not pair.is_reported_by_reader),
     Alternatives(("objective",), "loss", "losses"),  # merging turns them into one key
 )
 

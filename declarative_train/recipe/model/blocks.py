@@ -88,7 +88,7 @@ def read_block(
     unknown = (entry for entry in node if entry.name not in keys)
     diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, present=present) for entry in unknown]
     params, found = read_params(node.get("params"))
-    graph, handed = _with_params(node.get("graph"), params, where)
+    graph, handed = _expand_param_lists(node.get("graph"), params, where)
     node = node.with_values(lambda entry: graph if entry.name == "graph" and graph is not None else entry.value)
     ports, port_spans, wrong_ports = _read_ports(node.get("inputs"), where, key.span)
     outputs, wrong_outputs = _read_outputs(node, where, key.span)
@@ -115,7 +115,7 @@ def read_block(
     return block, list(_find_unused(key.text, node))
 
 
-def _with_params(
+def _expand_param_lists(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
     """Return the nodes of a block, in which `params: [norm, groups]` of a node is expanded to `norm: "{{ params.norm

@@ -199,7 +199,7 @@ class _Expander:
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
-            left_out, dead = wiring.dead(used, readers)
+            left_out, dead = wiring.find_dead(used, readers)
             is_whole &= not self._say(dead)
         nodes: list[ModelNode] = []
         size = 0

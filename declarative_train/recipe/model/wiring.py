@@ -325,7 +325,7 @@ class Wiring:
     def _sort(self) -> list[NodeDraft]:
         done: dict[str, bool] = {}  # False: on the way
         order: list[NodeDraft] = []
-        behind = self._after_what_they_call()
+        behind = self._list_predecessors()
         for name in self.drafts:
             stack = [(name, iter(behind[name]))] if name not in done else []
             if stack:
@@ -344,7 +344,7 @@ class Wiring:
                     self._report_cycle([each for each, _ in stack], following)
         return order if not self.has_cycle else list(self.drafts.values())
 
-    def _after_what_they_call(self) -> dict[str, list[str]]:
+    def _list_predecessors(self) -> dict[str, list[str]]:
         """Return {node: nodes that must come before it}: the nodes that it reads and, for a `reuse` node, also the node
         that it calls again. The latter is left out if that node itself depends on the `reuse` node."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
@@ -364,7 +364,7 @@ class Wiring:
         self.has_cycle = True
         self.diagnostics.append(cycle(places[0], way, places))
 
-    def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
+    def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
         """Return the names of the nodes on which none of the nodes `used` depends, and diagnostics about them; no
         diagnostic for a node that a switched-off node reads, because another copy of the block uses it. `readers`: what
         could read the nodes, for the message."""

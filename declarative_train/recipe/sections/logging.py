@@ -12,7 +12,7 @@ from declarative_train.recipe.sections.section import Section
 RUNS = "runs"
 
 
-def _lasting(folder: str) -> str:
+def _check_folder(folder: str) -> str:
     """Return the folder. Raises ValueError for a path such as `memory://`, whose content is lost when the process
     ends."""
     if folder.startswith("memory:"):
@@ -83,7 +83,7 @@ class Sinks(Section):
 class Logging(Section):
     """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
-    dir: Annotated[str, AfterValidator(_lasting)] = RUNS
+    dir: Annotated[str, AfterValidator(_check_folder)] = RUNS
     """The folder of all runs, relative to the working directory; or a URL, such as s3://bucket/runs: then runs are
     written to `runs` and copied to the URL, which also has their checkpoints."""
     every: Progress = Duration(10, "steps")

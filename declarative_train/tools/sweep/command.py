@@ -81,7 +81,7 @@ def plan_points(
     """Return (points of the sweep, {key of a point: its plan}). A point is one run of the sweep. For an adaptive
     search, whose points are not known in advance, they are its `corners`. If there are mistakes, print all of them and
     return None in place of the plans."""
-    from declarative_train.recipe.load import of_point
+    from declarative_train.recipe.load import select_new
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points
 
@@ -92,7 +92,7 @@ def plan_points(
     for point in points:
         compiled = compile_point(args, point)
         last = list(point.nodes.values())[-1]
-        diagnostics += of_point(compiled.diagnostics, diagnostics, last.span)
+        diagnostics += select_new(compiled.diagnostics, diagnostics, last.span)
         if compiled.plan is not None:
             plans[point.key] = compiled.plan
     report(base._replace(diagnostics=tuple(dict.fromkeys(diagnostics))))
@@ -112,7 +112,7 @@ def start(
     """Reserve the device slots, resume the last sweep if requested, run all points, print the results. Return the exit
     code. `base`: plan of the recipe without the sweep's settings; `plans`: {key of a point: its plan}."""
     from declarative_train.engine.failures import RunFailure
-    from declarative_train.recipe.sweeps import metric_of
+    from declarative_train.recipe.sweeps import find_metric
     from declarative_train.run.storage.run_lock import RunLock
     from declarative_train.tools.sweep.device_slots import NoRoomError, assign_device_slots
     from declarative_train.tools.sweep.hparams import write_hparams
@@ -127,7 +127,7 @@ def start(
     )
 
     assert recipe.sweep is not None
-    aim, known, lock = Aim(*metric_of(recipe)), list[Result](), RunLock()
+    aim, known, lock = Aim(*find_metric(recipe)), list[Result](), RunLock()
     try:
         slots = assign_device_slots([plan.layout for plan in plans.values()], args.jobs)
     except NoRoomError as problem:

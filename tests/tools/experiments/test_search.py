@@ -12,7 +12,7 @@ import yaml
 
 from declarative_train import recipe as recipe_room
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sweeps import choices, metric_of
+from declarative_train.recipe.sweeps import choices, find_metric
 from declarative_train.tools.sweep import device_slots as seats_module
 from declarative_train.tools.sweep.device_slots import NoRoomError, assign_device_slots
 from declarative_train.tools.sweep.search import FixedSearch, OptunaSearch, Point, corners, list_points
@@ -80,12 +80,12 @@ def test_random_draws_stay_in_their_ranges_and_repeat(tmp_path: Path) -> None:
 
 def test_the_metric_and_its_direction(tmp_path: Path) -> None:
     over = {LR: [0.1]}
-    assert metric_of(recipe_of(tmp_path, {"type": "grid", "over": over})) == ("validation/accuracy", True)
+    assert find_metric(recipe_of(tmp_path, {"type": "grid", "over": over})) == ("validation/accuracy", True)
     no_best = {"checkpoint": {"best": {"metric": "validation/loss", "mode": "min"}}}
-    assert metric_of(recipe_of(tmp_path, {"type": "grid", "over": over}, **no_best)) == ("validation/loss", False)
+    assert find_metric(recipe_of(tmp_path, {"type": "grid", "over": over}, **no_best)) == ("validation/loss", False)
     given = {"type": "grid", "over": over, "metric": "training/loss"}
-    assert metric_of(recipe_of(tmp_path, given)) == ("training/loss", False)
-    assert metric_of(recipe_of(tmp_path, {**given, "mode": "max"})) == ("training/loss", True)
+    assert find_metric(recipe_of(tmp_path, given)) == ("training/loss", False)
+    assert find_metric(recipe_of(tmp_path, {**given, "mode": "max"})) == ("training/loss", True)
 
 
 @pytest.mark.parametrize(
