@@ -20,8 +20,10 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return an error inside a shipped block with a span in the recipe: the value that the node gives to the block
-    parameter that the line with the error reads, else the node's `type` (`at`). `fields`: the keys of the node."""
+    """Return an error inside a shipped block, moved into the recipe: to the value of the block parameter that the wrong
+    text reads, or, if it does not read exactly one, to `at`. `fields`: the keys of the node that uses the block. `at`:
+    span of its `type`.
+    """
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem
@@ -38,20 +40,25 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return the spans of the values that a node gives to the parameters of a block, by name."""
+    """Return {block parameter: span of the value} for the values that a node gives to a shipped block; {} for other
+    blocks. `fields`: the keys of the node.
+    """
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
 
 
 def params_read(node: Node) -> set[str]:
-    """Return the names of the block parameters that the template in a scalar reads; empty for other nodes."""
+    """Return the names of the block parameters that a template reads (`params.NAME`); none if `node` is not a
+    scalar.
+    """
     return set(_PARAM.findall(node.text)) if isinstance(node, Scalar) else set()
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return the rendered node with other spans: a value that a template computed from one block parameter gets the
-    span of that parameter. `written`: the node before rendering; `spans`: by parameter."""
+    """Return the node `rendered` with spans of the recipe: a value whose template reads exactly one block parameter
+    gets the span of that parameter. `written`: the same node before rendering. `spans`: {block parameter: span}.
+    """
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):
@@ -77,7 +84,7 @@ def _move(node: Node, span: Span) -> Node:
 
 
 def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
-    """Yield (dotted name, span) of every value in a mapping, nested ones included."""
+    """Yield (dotted name, span) of every value in a mapping, nested ones included. `prefix`: text before each name."""
     for entry in fields:
         yield f"{prefix}{entry.name}", entry.value.span
         if isinstance(entry.value, Mapping):

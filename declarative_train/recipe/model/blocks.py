@@ -1,4 +1,5 @@
-"""Blocks: entries of `model.blocks`, and files that dtrain ships, read into definitions that nodes can use as `type`.
+"""Blocks: graphs with parameters that a node can have as its `type`. They are defined in `model.blocks` of a recipe, or
+in files that dtrain ships.
 
 A shipped file has one block, in the form of an entry of `model.blocks`. It may define blocks of its own (`blocks:`)
 that only it can use. A block in a recipe can use all other blocks of the recipe and all shipped blocks.
@@ -36,9 +37,10 @@ _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockDefinition:
-    """Definition of a block. `outputs`: name -> reference to a node inside; the first one is the default. `blocks`:
-    definitions that only the nodes of this block can use. `parameters`: settings of parameters, whose selectors start
-    at the block."""
+    """Definition of a block. `ports`: its inputs. `outputs`: {name: reference to a node inside}; the first one is the
+    default. `blocks`: definitions that only nodes inside this block can use. `parameters`: settings of the parameters
+    inside; their selectors are relative to the block.
+    """
 
     name: str
     span: Span  # of the name
@@ -55,8 +57,10 @@ class BlockDefinition:
 def read_blocks(
     node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
 ) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
-    """Return every block declared in `node`, by name, None for one with errors. `taken`: types that exist already ->
-    their description. `where`: path of `node`, for messages."""
+    """Return {name: definition} for the blocks declared in `node`, and errors; a definition with errors is None.
+    `taken`: {name of an existing type: what it is}, such as {"linear": "a layer"}. `where`: path of `node`, for
+    messages.
+    """
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -118,8 +122,10 @@ def read_block(
 def _expand_param_lists(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """Return the nodes of a block, in which `params: [norm, groups]` of a node is expanded to `norm: "{{ params.norm
-    }}"` and so on, for each key that the node does not have."""
+    """Return the graph of a block with the lists `params` of its nodes expanded, and errors: `params: [norm]` becomes
+    `norm: "{{ params.norm }}"`, unless the node has a key `norm`. `params`: the parameters of the block. `where`: the
+    block, for messages.
+    """
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics
@@ -148,7 +154,9 @@ def _expand_param_lists(
 
 
 def _find_unused(block: str, node: Mapping) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each parameter of a block that no template inside reads."""
+    """Yield a diagnostic for each parameter of a block that no template inside reads. `block`: name of the block.
+    `node`: its definition.
+    """
     params = node.get("params")
     texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
     if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
@@ -224,7 +232,9 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
 
 @cache
 def _files() -> dict[str, Path]:
-    """Return the files of the shipped blocks, including those of packs, by the name of the block. Raises PackError."""
+    """Return {block: file} for the shipped blocks, including those of packs. Raises PackError if a pack's block has the
+    name of another type.
+    """
     found = {path.stem: path for path in _FOLDER.glob("*.yaml")}
     for pack, its in ((name, pack.blocks) for name, pack in find_packs().items() if pack.blocks):
         for path in find_folder(its).glob("*.yaml"):
@@ -242,7 +252,7 @@ def list_shipped() -> tuple[str, ...]:
 
 @cache
 def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
-    """Return the shipped block with this name, None if it has errors, and the errors. Each block is read once."""
+    """Return the shipped block with this name, or None if it has errors, and the errors. Results are cached."""
     file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:
@@ -269,8 +279,9 @@ class TypeLibrary:
         """Files of the shipped blocks that were used, by name."""
 
     def find(self, name: str, inside: BlockDefinition | None) -> type[Layer] | BlockDefinition | None:
-        """Return the layer or block with this name for a node inside the block `inside` (None: in the model itself);
-        None if there is none, or it has errors."""
+        """Return the layer class or the block with this name. None if there is no such type, or if the block has
+        errors. `inside`: the block with the node that has this type; None for a node outside of blocks.
+        """
         if name in self.layers:
             return self.layers[name]
         family = inside.blocks if inside is not None and inside.file is not None else self._blocks
@@ -285,7 +296,9 @@ class TypeLibrary:
         return block
 
     def is_broken(self, name: str) -> bool:
-        """Return whether a block with this name exists but has errors, which are reported already."""
+        """Return whether a name that `find` does not find is that of a block with errors, which are reported
+        already.
+        """
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 
     def types(self) -> list[str]:

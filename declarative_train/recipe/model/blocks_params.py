@@ -1,5 +1,6 @@
-"""Parameters of blocks ("params"): their declarations, and the checked values that a node gives them, for the templates
-of the block."""
+"""Parameters of blocks ("params"): their declarations, and the values that a node gives to them, checked, for the
+templates of the block.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +56,9 @@ class ParamSpec(BaseModel):
 
 
 class Param(NamedTuple):
-    """Declared block parameter. `kind`: its type; None: any (its default is a template). `default`: None if the
-    parameter is required; a YAML null if it is optional."""
+    """Declared block parameter. `kind`: its type; None if its default is a template, and then any value is allowed.
+    `default`: None if the parameter is required; a YAML null if it is optional without a default.
+    """
 
     name: str
     kind: Kind | None
@@ -72,7 +74,7 @@ class Param(NamedTuple):
 
 
 def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
-    """Return the declarations under `params` of a block, by name."""
+    """Return {name: declaration} of the parameters of a block, and errors. `node`: the key `params` of the block."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -116,7 +118,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
 
 
 def _kind(node: Node) -> Kind | None:
-    """Return the type that a default value implies; None if it does not imply one."""
+    """Return the type of a default value; None for null."""
     if isinstance(node, Sequence):
         return "list"
     if isinstance(node, Mapping):
@@ -137,9 +139,11 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return the values of the parameters `params` of a block, for the block's templates; None if there are errors.
-    `given`: the node's own keys, rendered. `present`: names of all its keys. `at`: span at which missing parameters are
-    reported. `shipped`: the block is one of dtrain's. A default may be a template that reads earlier parameters."""
+    """Return {name: value} of the block parameters `params` for the templates of the block, or None and errors.
+    `given`: the keys of the node that are meant for the block, rendered. `at`: span at which missing parameters are
+    reported. `present`: names of all keys of the node. `shipped`: whether the block is a shipped one. A default may be
+    a template that reads earlier parameters.
+    """
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that are there under another name
     for entry in given:
@@ -169,8 +173,9 @@ def bind_params(
 
 
 def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """Return a value as plain data, and errors if it does not fit the declaration of the parameter; a value of the
-    wrong type is returned as None. `where`: what the value is called in messages."""
+    """Return the value of a block parameter as plain data, and errors if it does not fit the declaration `param`. A
+    value of the wrong type is returned as None. `where`: where the parameter is declared, for messages.
+    """
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
         return value, []

@@ -1,8 +1,8 @@
 """Expansion: the merged section `model` -> the tree of nodes, with blocks, copies, templates and references resolved.
 
-A block that is used several times with the same parameters is expanded once; paths are set at the end. Templates of the
-main graph can read `vars` and `env`, those of a block the block's `params`, and both `index` under a `repeat`
-(docs/decisions.md, Q4 and Q20).
+A block that is used several times with the same parameters is expanded once; the paths of its nodes are set at the end.
+Templates of the main graph can read `vars` and `env`, those of a block its `params`; both can read `index` in a node
+with `repeat` (docs/decisions.md, Q4 and Q20).
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """Expanded model. `rules`: entries `parameters` of the blocks that are used, inner blocks first. `files`: the
-    shipped blocks that are used."""
+    """Expanded model. `scope`: its graph. `rules`: the entries `parameters` of the blocks that are used, inner blocks
+    first. `files`: the files of the shipped blocks that are used. `wiring`: the connections of the main graph.
+    """
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -70,8 +71,9 @@ class Expanded(NamedTuple):
     wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
-        """Return the wire (the name of a field, or `node:output`) for a reference of the objective such as `kl`,
-        `lstm.hidden` or `layers.3`."""
+        """Return the wire for a reference in the objective, such as `kl`, `lstm.hidden` or `layers.3`. A wire is the
+        name of a field, or `node:output`.
+        """
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
@@ -92,10 +94,11 @@ def expand(
     """Return the expanded model, or None and all errors of its graph and blocks. (A `graph` that is missing or not a
     mapping is reported when the section is read.)
 
-    `fields`: names of the fields of the data; if it is a mapping to their spans, unused ones are reported.
-    `field_outputs`: outputs of fields that have several. `names`: `vars` and `env`. `objective`: (reference, span) of
-    each tensor that the objective reads, which are the outputs of the model; None if it could not be read, and then no
-    node is reported as unused.
+    `model`: the section as written. `fields`: names of the fields of the data; if they are a mapping {name: span},
+    unused ones are reported. `names`: `vars` and `env` for templates. `layers`: {type: class}. `objective`: (reference,
+    span) of each tensor that the objective reads; these tensors are the outputs of the model. None if the objective has
+    errors; then no node is reported as unused. `paths`: resolves paths in the recipe. `field_outputs`: {field: its
+    outputs} for the fields with several outputs.
     """
     library = TypeLibrary(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -122,8 +125,9 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the nodes that the objective reads (name -> reference), and an error for each wrong reference (None if it
-    is reported already)."""
+    """Return {text: reference} for the references of the objective to nodes, and one item for each wrong reference: its
+    error, or None if that is already reported.
+    """
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -140,7 +144,9 @@ def _outputs(
 
 
 class _GraphFrame(NamedTuple):
-    """Graph to expand, with its surroundings. `chain`: names of the blocks around it, outermost first."""
+    """Graph to expand, and the names that it can use. `around`: inputs from outside, to which its nodes can refer.
+    `names`: variables for its templates. `chain`: the blocks that contain it, outermost first; () for the main graph.
+    """
 
     graph: Mapping
     around: Surroundings
@@ -154,7 +160,7 @@ class _GraphFrame(NamedTuple):
 
 
 class _Expander:
-    """Expansion of one model. Each diagnostic is collected once, and blocks that are expanded already are reused."""
+    """Expansion of one model. A block with the same parameters and connected inputs is expanded once."""
 
     def __init__(self, library: TypeLibrary, templates: Templates, paths: Paths) -> None:
         self._paths = paths
@@ -193,9 +199,10 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """Return the expanded graph of the model or of a block; None if it has an error. `outputs`: its outputs, name
-        -> reference. `used`: names of the nodes that are read from outside; None if unknown. `readers`: what could read
-        them, for messages about unused nodes."""
+        """Return the expanded graph of the model or of a block; None if it has an error. `outputs`: {name: reference}
+        of its outputs. `used`: names of the nodes that are read from outside the graph; None if unknown, and then no
+        node is reported as unused. `readers`: what can read the nodes from outside, for messages ("the objective").
+        """
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -235,8 +242,9 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """Yield the node for an entry of the graph, or all its copies for a `repeat`; an item is None if the node has
-        an error."""
+        """Yield the node for an entry of the graph, or, with `repeat`, each of its copies. Yield None, as the last
+        item, if the node has an error.
+        """
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -310,9 +318,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the block parameter from which the key `field` of a node in a shipped block gets its value; None if
-        that is unclear. `written`: the node's keys before rendering. `span`: where the recipe gives the value. (All
-        parameters of a published model have one span; then the text of the key decides.)"""
+        """Return the block parameter that gives the key `field` of a node in a shipped block its value; None if it is
+        not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe gives the value. All
+        parameters of a published model have the same span; then the parameter is chosen that the text of the key reads.
+        """
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -321,8 +330,10 @@ class _Expander:
         return names[0] if len(names) == 1 else None
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the expanded graph of the block that a node has as `type`; None if it has an error. `fields`: the
-        node's keys for the block. `bound`: inputs that are connected. `frame`: the graph with the node."""
+        """Return the expanded graph of a block that a node has as `type`; None if it has an error. `draft`: the node.
+        `fields`: its keys for the block, rendered. `bound`: its connected inputs. `frame`: the graph that contains the
+        node.
+        """
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}
@@ -387,8 +398,9 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Yield an error for each input of a block that neither an output nor a node, even a switched-off one, reads;
-        nothing if a node has errors."""
+        """Yield an error for each input of a block that nothing in the block reads: no output, no node, and no
+        switched-off node. Yield nothing if a node has errors.
+        """
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
         read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
@@ -397,8 +409,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report a `reuse` node that calls a block with other inputs connected than in the first call: the nodes in a
-        block depend on which inputs are connected."""
+        """Report each `reuse` node that calls a block again but connects other inputs than the first call. The inputs
+        that are connected decide which nodes the block has."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
@@ -410,9 +422,10 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return {input of a copy: output of the copy before it} for the copies of a `repeat`. The first input (`first`)
-    reads the output of the same name, else the first output; another input is connected only if there is an output of
-    its name."""
+    """Return {input: output}: the inputs of a copy in a `repeat` that read an output of the copy before it. The input
+    `first` reads the output of the same name, else the first output. Another input is included only if there is an
+    output of the same name.
+    """
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -1,5 +1,6 @@
-"""Paths of the nodes of an expanded model from the root, settings of parameters in its blocks, and its units (repeated
-blocks)."""
+"""Last step of the expansion of a model: the paths of its nodes from the root, the settings of parameters in its
+blocks, and its units (the parts that are sharded and compiled one by one).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return the graph with the path `prefix` + name set in every node, and the `parameters` of its blocks, inner
-    blocks first. `opened`: for each expanded block, by `id` of its graph, its definition and the variables of its
-    templates."""
+    """Return the graph with a path set in every node, `prefix` + name, and the entries `parameters` of its blocks,
+    inner blocks first. `opened`: {`id` of the graph of a block: (definition of the block, variables of its templates)}.
+    """
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:
@@ -34,8 +35,9 @@ def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tu
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:
-    """Return the paths of the units, which are sharded and compiled one by one: the copies of the outermost `repeat`s,
-    also inside blocks; if there are none, the top-level layers and blocks."""
+    """Return the paths of the units, the parts of the model that are sharded and compiled one by one. They are the
+    copies of the outermost `repeat`s, also inside blocks; without a `repeat`, the top-level layers and blocks.
+    """
     copies = tuple(_copies(scope))
     return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
 

@@ -1,5 +1,6 @@
-"""Checks of nodes in a fragment: a file that other recipes merge, which may define the fields, blocks and other nodes
-that it needs."""
+"""Checks of the nodes in a fragment, a file that is merged into other recipes. The other files may define fields,
+blocks and nodes that it uses.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from declarative_train.source.node import Mapping, Scalar, is_open
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
-    """Return diagnostics for the keys of every layer. References and blocks are checked in the recipe that uses the
-    fragment."""
+    """Return diagnostics for the keys of every layer in `model`, the section of a fragment. References and blocks are
+    only checked in the recipes that use the fragment.
+    """
     found: list[Diagnostic] = []
     for node in _nodes(model):
         kind = node.get("type")

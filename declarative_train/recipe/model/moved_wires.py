@@ -1,6 +1,7 @@
-"""Warnings for nodes whose default input changed, because the derived recipe added or removed the node above.
+"""Warnings for nodes whose default input changed. A node without `input` reads the node above it, which a derived
+recipe can change by adding or removing a node.
 
-The merged recipe is valid (docs/decisions.md, Q3), but probably not what the user means, so both places are reported.
+The merged recipe is valid (docs/decisions.md, Q3), but probably not what the user means, so both nodes are reported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the span of the name of a node; if a later file removed the node, the span of the removed entry."""
+    """Return the span of the name of the node at a path. If a later file removed the node: the span of what it
+    removed.
+    """
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

@@ -48,8 +48,10 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `is_off`: `when` is false,
-    so a reference to the node means the node's first input."""
+    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: number of
+    copies for a `repeat`, else None. `is_off`: whether `when` is false; references to the node then lead to its first
+    input.
+    """
 
     name: str
     entry: Entry
@@ -61,7 +63,9 @@ class _Draft:
 
 @dataclass(slots=True, kw_only=True)
 class BrokenDraft(_Draft):
-    """Draft of a node with errors that are reported already. `wanted`: references to its inputs; None if unknown."""
+    """Draft of a node with errors that are reported already. `wanted`: the references to its inputs; None if
+    unknown.
+    """
 
     wanted: RequestedInputs | None = None
 
@@ -73,7 +77,7 @@ class ExpressionDraft(_Draft):
 
     @property
     def edges(self) -> dict[str, Edge | None]:
-        """References in the expression: name -> reference with its span; None if the name is not a valid reference."""
+        """References in the expression: {text: reference, or None if the text is not a valid reference}."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
     def place_of(self, text: str) -> Span:
@@ -86,8 +90,9 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """Draft of a node with a `type`. `fields`: the keys of that type, not rendered, because each copy of a `repeat`
-    renders them with its own `index`."""
+    """Draft of a node with a `type`. `fields`: the keys that belong to the type, before rendering, because each copy of
+    a `repeat` renders them with its own `index`. `wanted`: the references in `input` and `inputs`.
+    """
 
     type_name: str
     type_span: Span
@@ -96,7 +101,7 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """Entries of the node that every type of node may have (`input`, `repeat`, `when`, ...)."""
+        """Entries of the node whose keys every node may have (`input`, `repeat`, `when`, ...)."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
@@ -113,8 +118,9 @@ class BlockDraft(_TypedDraft):
 
 @dataclass(slots=True, kw_only=True)
 class ReuseDraft(_TypedDraft):
-    """Draft of a `reuse` node, which calls another node again. `target`: reference to that node as written; `called`:
-    its draft, once it is resolved."""
+    """Draft of a `reuse` node, which calls another node again. `target`: reference to the other node, as written.
+    `called`: draft of the other node; None until it is found.
+    """
 
     target: Edge
     called: LayerDraft | BlockDraft | None = None
@@ -125,14 +131,15 @@ NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
 def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """Return the layer or block that a draft calls: the draft itself or, for a `reuse` node, the one that it calls
-    again; None for any other draft."""
+    """Return the draft of the layer or block that a node calls: its own draft or, for a `reuse` node, that of the node
+    that it calls again. None for an expression and for a node with errors.
+    """
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
 
 
 def counts_only(draft: NodeDraft) -> bool:
-    """Return whether a node uses only the number of samples of its input and not the values."""
+    """Return whether a node uses only the number of samples of its input, not the values."""
     called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 

@@ -1,5 +1,6 @@
-"""References: the names in `input` and `inputs` of a node, and the input (port) of the node to which each is
-connected."""
+"""References: the texts in `input` and `inputs` of a node, such as `encoder.hidden`, and the inputs (ports) of the node
+to which they are connected.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
 
 
 class Edge(NamedTuple):
-    """Reference as written: `node[.copy][.output]`. `is_default`: nothing is written, so the reference is the node
-    above."""
+    """Reference as written: `node[.copy][.output]`. `is_default`: the recipe does not write the reference, so it is the
+    node above.
+    """
 
     name: str
     copy: int | None
@@ -46,7 +48,9 @@ class Edge(NamedTuple):
 
 
 def read_reference(text: str, span: Span) -> Edge | None:
-    """Return the reference in a text; None if the text does not have that form."""
+    """Return the reference in a text; None if the text does not have the form of one. `span`: where the text is
+    written.
+    """
     match = _REFERENCE.fullmatch(text)
     if match is None or (match["copy"] and len(match["copy"]) > 9):
         return None
@@ -55,8 +59,9 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """References in `input` and `inputs` of a node: as a list (`listed`) or by name (`named`). Both are empty if
-    nothing is written."""
+    """References in `input` and `inputs` of a node: as a list (`listed`) or by the name of the input (`named`). Both
+    are empty if the node has neither key.
+    """
 
     listed: tuple[Edge | None, ...] = ()
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
@@ -68,8 +73,9 @@ class RequestedInputs(NamedTuple):
 
 
 def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
-    """Return the references in `input` and `inputs` of a node, after rendering, and errors; None in place of a
-    reference with an error."""
+    """Return the references in `input` and `inputs` of a node, and errors. A reference with an error is None. `node`:
+    the keys of the node, rendered.
+    """
     one, many = node.entry("input"), node.entry("inputs")
     if one is not None and many is not None:
         return RequestedInputs((None,)), [input_and_inputs(many.key.span, one.key.span)]
@@ -121,7 +127,7 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
 
 
 def no_reference(text: str, span: Span) -> Diagnostic:
-    """Return the error for a text that is not a reference."""
+    """Return the error for a text that does not have the form of a reference."""
     looks_computed = any(sign in text for sign in "+-*/[(<>=&|~@ ")
     hint = f"make the expression a node, `NAME: {text}`, and refer to it" if looks_computed else None
     if read_reference(text.lower(), span) is not None:
@@ -132,9 +138,11 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return the reference for each connected input of a node, by name, and errors; inputs of a variadic port are
-    called `NAME.0`, `NAME.1`, ... `kind`: the node's type, for messages. `above`: the node above, to which the first
-    input is connected if nothing is written. See `open_required` for required inputs that are not connected."""
+    """Return {input: reference} for the connected inputs of a node, and errors. The inputs of a variadic port are
+    called `NAME.0`, `NAME.1`, ... `wanted`: the references in the node. `kind`: its type, for messages. `above`: the
+    node above it, to which the first input is connected if the node does not connect it. Required inputs without a
+    reference are not reported; see `open_required`.
+    """
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):
@@ -169,15 +177,16 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input of a node, None if the node has no inputs. If nothing is written, this input
-    reads the node above; in a copy of a `repeat`, the copy before."""
+    """Return the name of the first input of a node; None if it has no inputs. If a node does not connect this input, it
+    reads the node above; in a copy of a `repeat`, the copy before.
+    """
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name
 
 
 def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> list[Port]:
-    """Return the required inputs that have no reference."""
+    """Return the required inputs that have no reference. `bound`: {input: reference}."""
     return [
         port for port in ports if not port.optional and (f"{port.name}.0" if port.variadic else port.name) not in bound
     ]

@@ -1,7 +1,8 @@
-"""Selectors of `model.parameters`, which choose parameters by name, and the settings of each.
+"""Selectors of `model.parameters`, which choose parameters by name, and the settings for these parameters.
 
 A selector without a dot is a name at any depth, with everything below it (as in .gitignore); with a dot it starts at
-the root. `*` matches any part of one name, `{0..7}` numbers, `{a,b}` either. Later entries win key by key.
+the root. `*` matches any part of one name, `{0..7}` numbers, `{a,b}` either word. If several selectors match a
+parameter and set the same key, the last one counts.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """Selector as a regular expression. In a match, the group `body` is the part that the selector names, the group
-    `below` the rest of the parameter's name."""
+    """Selector as a regular expression for names of parameters. In a match, the group `body` is the part of the name
+    that the selector names, the group `below` the rest.
+    """
 
     form: re.Pattern[str]
 
@@ -45,7 +47,7 @@ class Pattern(NamedTuple):
 
 
 def compile_selector(text: str) -> Pattern:
-    """Return a selector as a regular expression. Raises ValueError with the expected form."""
+    """Return a selector as a regular expression. Raises ValueError, which says the expected form."""
     parts = _PART.findall(text)
     if not text or ".".join(parts) != text:
         raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
@@ -55,7 +57,7 @@ def compile_selector(text: str) -> Pattern:
 
 
 def _part(text: str) -> str:
-    """Return one part of a selector, between dots, as a regular expression."""
+    """Return the regular expression for one part of a selector. Parts are separated by dots."""
     out = ""
     for piece in re.split(r"(\{[^{}]*\})", text):
         if piece.startswith("{"):
@@ -84,8 +86,9 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """Entry of `model.parameters`: a selector and settings. `prefix`: path of the block whose definition has the entry;
-    "" for an entry of the recipe itself."""
+    """Entry of `model.parameters`: a selector and its settings. `prefix`: path of the node whose block defines the
+    entry; "" for an entry of the recipe itself.
+    """
 
     selector: str
     span: Span
@@ -109,8 +112,9 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors in the settings for these parameters. Settings with `index` can only be checked for a given
-        parameter."""
+        """Return the errors in the settings that use `index`, which can only be checked for given parameters; [] if
+        they do not use it. `names`: names of parameters, of which only those that the selector matches are used.
+        """
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}
@@ -143,9 +147,10 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Return the entries of a mapping `parameters`, and errors. `prefix`: path of the block with the mapping, "" for
-    the recipe's. `names`: variables for templates (vars and env; in a block its params). `may_miss`: selectors may
-    match nothing."""
+    """Return the entries of a mapping `parameters`, and errors. `prefix`: path of the node whose block has the mapping;
+    "" for the mapping of the recipe. `names`: variables for templates (`vars` and `env`; in a block `params`).
+    `may_miss`: whether selectors may match nothing. `paths`: resolves paths in the settings.
+    """
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []
@@ -209,9 +214,10 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the `repeat` copy (its number) to which a matched parameter belongs, for settings with `index`: the last
-    number in the part of the name that the selector matches, else the number directly after that part; None if there is
-    none."""
+    """Return the number of the `repeat` copy to which a parameter belongs, for settings with `index`. `place`: the
+    match of a selector with the name of the parameter. The result is the last number in the part that the selector
+    names, else the number directly after that part; None if there is none.
+    """
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
@@ -219,7 +225,9 @@ def _index(place: re.Match[str]) -> int | None:
 
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
-    """Return the settings that all entries together give to the parameter `name`; later entries win key by key."""
+    """Return the settings for the parameter `name` from all entries together. If several entries set the same key, the
+    last one counts.
+    """
     settings: ParameterSettings | None = None
     for rule in rules:
         found = rule.match(name)
@@ -229,9 +237,10 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry that matches no parameter, and errors of settings with `index`. `names`: all
-    parameters. A block that is used several times has the same entry several times; one match of one of them is
-    enough."""
+    """Yield an error for each entry that matches no parameter, and the errors of settings with `index`. `names`: names
+    of all parameters. The entry of a block that is used several times is in `rules` several times, and need only match
+    once.
+    """
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

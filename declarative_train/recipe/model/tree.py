@@ -22,8 +22,10 @@ _PASSING = VIEWS | {"float"}
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Node of any kind. `name`: within its graph (`layers.0`); `path`: from the root (`gpt.layers.0`). `span`: of the
-    whole entry; `key_span`: of its name; `input_spans`: of the reference for each input."""
+    """Node of any kind. `name`: its name within its graph (`layers.0`). `path`: the names from the root
+    (`gpt.layers.0`). `inputs`: {input: wire}. `span`: where the whole entry is written; `key_span`: where its name is;
+    `input_spans`: {input: where its reference is written}.
+    """
 
     name: str
     path: str
@@ -35,8 +37,9 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer in a graph. `params`, only in a shipped block: {key of the layer: block parameter that gives its value},
-    for parameters that the recipe sets."""
+    """Layer in a graph. `field_spans`: {key of the layer: where its value is written}. `params`, only in a shipped
+    block: {key of the layer: block parameter that gives its value}, for parameters that the recipe sets.
+    """
 
     layer: Layer
     field_spans: Mapping[str, Span]
@@ -45,15 +48,17 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """Tensor expression in a graph. `inputs`: each name in it as written (`mu`, `lstm.hidden`) -> wire. `scalar`: the
-    text, as written or rendered."""
+    """Tensor expression in a graph. `inputs`: {reference in the text (`mu`, `lstm.hidden`): wire}. `scalar`: the text,
+    rendered, with its place in the recipe.
+    """
 
     expression: Expression
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Return the span of a part of the expression; if the text was rendered from a template, the span of the whole
-        text."""
+        """Return the span of a part of the expression, given by its first character and its length. If the text was
+        rendered from a template: the span of the whole text.
+        """
         return self.scalar.place(offset, length)
 
 
@@ -66,8 +71,9 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model that decides the sizes of a node. `folder`, `config`: its folder and its configuration, None if
-    there is none."""
+    """Published model, or kind of published models, that a node corresponds to. `folder`, `config`: folder of the model
+    and its configuration; None if the node names no folder.
+    """
 
     folder: str | None = None
     config: dict[str, object] | None = None
@@ -75,8 +81,9 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """Block in a graph, with a graph of its own (`scope`). `params`: values of the parameters of a shipped block.
-    `published`: set if published models have the structure of the block."""
+    """Block in a graph, with a graph of its own (`scope`). `params`: values of its parameters, only for a shipped
+    block. `published`: None if no published models have the structure of the block.
+    """
 
     block: str
     scope: "Scope"
@@ -86,8 +93,9 @@ class BlockNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ReuseNode(_Node):
-    """Second call of a node with the same parameters. `target`: name of the node in the same graph that is called
-    again."""
+    """Further call of a node, with the same parameters. `target`: name of the node that is called again, in the same
+    graph.
+    """
 
     target: str
 
@@ -96,8 +104,9 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return the computation of a node as an expression of its `inputs`; None for a layer that has no equivalent
-    expression."""
+    """Return the computation of a node as an expression of its `inputs`; None for a block, a `reuse` node, and a layer
+    without an equivalent expression.
+    """
     if isinstance(node, ExpressionNode):
         return node.expression.root
     if not isinstance(node, LayerNode) or not node.layer.operation:
@@ -108,8 +117,9 @@ def term_of(node: ModelNode) -> Term | None:
 class Scope(NamedTuple):
     """Graph of the model, or of a block: nodes in an order in which each follows the nodes that it reads.
 
-    `inputs`: of the model, the fields that nodes read; of a block, its connected inputs. `units`: paths of the copies
-    of the outermost `repeat`s, else of the top-level layers and blocks (docs/decisions.md, Q36).
+    `inputs`: for the model, the fields that nodes read; for a block, its connected inputs. `outputs`: {name: wire}.
+    `units`, only for the model: paths of the copies of the outermost `repeat`s; without a `repeat`, of the top-level
+    layers and blocks (docs/decisions.md, Q36).
     """
 
     inputs: tuple[str, ...]
@@ -133,13 +143,14 @@ class BlockRules(NamedTuple):
 
 
 def num_nodes(scope: Scope) -> int:
-    """Return the number of layers and expressions in a graph, those inside blocks included."""
+    """Return the number of nodes in a graph, counting the nodes inside blocks instead of the blocks."""
     return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph on which the nodes with these names depend. A name that is not a node is itself an
-    input."""
+    """Return the inputs of a graph on which the nodes `names` depend, directly or through other nodes. A name that is
+    not that of a node counts as an input.
+    """
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:
@@ -150,9 +161,10 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
-    """Return the operation that computes the value at a wire: the type of a layer, or the last function of an
-    expression, also inside blocks. Slices and expressions that only pass values on are skipped. None if there is no
-    operation."""
+    """Return the operation that computes the value of a wire: the type of a layer, or the outermost function of an
+    expression. For a wire from a block, the operation inside it. Functions that only select, rearrange or convert
+    values (such as a slice) are skipped. None if the value is an input, or has no such operation.
+    """
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -44,10 +44,11 @@ from declarative_train.recipe.model.tree import Wire
 
 
 class Surroundings(NamedTuple):
-    """Names that the nodes of a graph can refer to in addition to other nodes.
+    """Names outside a graph to which its nodes can refer.
 
-    `inputs`: fields of the data, or inputs of the block. `open_inputs`: inputs of the block that are not connected.
-    `block`: name of the block, "" for the model. `field_outputs`: outputs of fields that have several.
+    `inputs`: fields of the data, or inputs of the block. `open_inputs`: inputs of the block that the node with the
+    block does not connect. `block`: name of the block, "" for the model. `field_outputs`: {field: its outputs} for the
+    fields with several outputs.
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +59,7 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Names of the inputs, and of further outputs of fields as `NAME.OUTPUT`."""
+        """Wires of the inputs: NAME for each, and NAME.OUTPUT for the second and each later output of a field."""
         return tuple(
             wire
             for name in self.inputs
@@ -180,8 +181,10 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
 
     def _samples(self) -> Edge | None:
-        """Return a reference for a node that needs only the number of samples: the first input of the block; in the
-        model, the first field that a layer or block reads, else the first field. None if there is no input."""
+        """Return the default reference for nodes that use only the number of samples of their input: the first input of
+        the block; in the model, the first field that a layer or block reads, else the first field. None if there is no
+        input.
+        """
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -215,8 +218,9 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check the reference that node `reader` has for its input `key`, and record what the node reads. Return False
-        if nothing can be read there."""
+        """Check the reference `edge` of the node `reader` for its input `key`, and record what the node reads. Return
+        False if the reference has an error, or leads to a node with errors.
+        """
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
             self.diagnostics.append(problem)
@@ -230,8 +234,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether a node may read an input of the block that is not connected: yes, if its own input `key` is
-        optional or the node is switched off. Otherwise report it."""
+        """Return True if a node may read an unconnected input of the block: its own input `key` is optional, or the
+        node is switched off or has errors. Otherwise report an error and return False.
+        """
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -239,8 +244,9 @@ class Wiring:
         return False
 
     def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
-        """Return the error of a reference; None if it is correct, or refers to a node with an error that is reported
-        already. `reader`: the node with the reference, None for one outside of the graph."""
+        """Return the error of a reference. None if the reference is correct, or leads to a node with an error that is
+        already reported. `reader`: the node with the reference; None if it is outside of the graph.
+        """
         if edge.name in self.around.inputs and edge.name not in self.drafts:
             outputs = self.around.field_outputs.get(edge.name, ())
             if edge.copy is None and not edge.below and edge.output in (None, *outputs):
@@ -295,8 +301,9 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire for a correct reference; for a switched-off node, the wire of its first input. None for an
-        optional input of the block that is not connected, and for a switched-off node without an input."""
+        """Return the wire to which a correct reference leads; for a switched-off node, the wire of its first input.
+        None for an optional input of the block that is not connected, and for a switched-off node without an input.
+        """
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -345,8 +352,9 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it}: the nodes that it reads and, for a `reuse` node, also the node
-        that it calls again. The latter is left out if that node itself depends on the `reuse` node."""
+        """Return {node: nodes that must come before it}: the nodes that it reads and, for a `reuse` node, the node that
+        it calls again. The called node is left out if it depends on the `reuse` node.
+        """
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
@@ -365,9 +373,11 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the nodes on which none of the nodes `used` depends, and diagnostics about them; no
-        diagnostic for a node that a switched-off node reads, because another copy of the block uses it. `readers`: what
-        could read the nodes, for the message."""
+        """Return the names of the unused nodes, and diagnostics about them. A node is unused if none of the nodes
+        `used` depends on it. An unused node that other nodes read is not reported; nor is one that a switched-off node
+        reads, because the node may be used in another copy of the block. `readers`: what could read the nodes, for
+        messages.
+        """
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}
