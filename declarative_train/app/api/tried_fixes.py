@@ -31,8 +31,8 @@ def lint_and_try(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """Lint a recipe as `lint_recipe` does, with the same arguments, and try edits for diagnostics without a fix. Return
-    the diagnostics, some with fixes found by trying. It takes as long as some more lints."""
+    """Lint a recipe as `lint_recipe` does, with the same arguments, and try edits for diagnostics without a fix.
+    Return the diagnostics, some with fixes found by trying. This takes several times as long as linting alone."""
 
     def lint(edited: Mapping[str, str], *, static: bool) -> Linted:
         changed = {**(texts or {}), **edited}

@@ -72,7 +72,7 @@ def read_record(folder: str) -> Record | None:
     if not is_run(folder):
         return None
     about = read_run(folder)
-    started, ended, latest, times = _story(os.path.join(folder, EVENTS))
+    started, ended, latest, times = _read_last_session(os.path.join(folder, EVENTS))
     if not about:
         about = _about_older(folder, started)
     values, value_steps = _values(latest, ended)
@@ -103,10 +103,10 @@ def read_record(folder: str) -> Record | None:
 Entry = dict[str, Any]
 
 
-def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Read facts about the last session of a run from its events. Return (its first event, the event of its end or
-    None, {kind of event, and set: latest event}, seconds of its steps). Events outside the part of the file that is
-    read are missing."""
+def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
+    """Read the last session of a run from its events. Return (its first event, the event of its end or None, latest
+    events, seconds of its steps). The latest events are by kind, for evaluations by kind and set. Only the end of the
+    file is read; older events are missing."""
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None

@@ -73,9 +73,9 @@ def with_mode(record: Record) -> Settings:
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the columns of a table: first `wanted`, then other values, up to MOST_METRICS columns. Of the others,
-    values that at least half of the runs have come first; then metrics come before losses, and other sets before the
-    training set."""
+    """Return the columns of a table: first `wanted`, then other values, up to MOST_METRICS columns. The other values
+    are sorted: those that at least half of the runs have come first; then by set, from test over best values and other
+    sets to training; then metrics before losses."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:
@@ -104,8 +104,8 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return whether larger values of a metric are better, according to its type. The type is in the settings of the
-    runs; otherwise the metric's name is the type."""
+    """Return whether larger values of a metric are better, according to the metric's type. The type is found in the
+    settings of the runs; if it is not there, the metric's name is taken as its type."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

@@ -26,8 +26,8 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Part of a row of the data, or of a window of rows, that a tensor contains: the elements `start:stop` along the
-    first dimension (`stop` None: all from `start` on), of the columns `columns`."""
+    """Slice of a field: the elements `start:stop` of its first dimension after the batch (`stop` None: to the end).
+    `columns`: the columns of the data from which the field is made."""
 
     columns: tuple[str, ...]
     start: int
@@ -84,9 +84,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer through which the model can copy the target, or None. Search from `wire` back to an input that
-    has the rows of `target` shifted by one; the result is a layer on this path in which each position sees the whole
-    sequence."""
+    """Return the layer through which the model can copy the target, or None. This layer is on the path from `wire`
+    back to an input that has the rows of `target` shifted by one, and each of its positions sees the whole sequence."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -127,8 +126,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return the rows and columns of the data that `wire` carries; None unless it is a field, or a slice of a field
-    along its first dimension after the batch."""
+    """Return the slice of a field that `wire` carries; None unless it is a field, or a slice of one along its first
+    dimension after the batch."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:

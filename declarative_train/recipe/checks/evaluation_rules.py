@@ -45,7 +45,8 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def list_watched(draft: Draft) -> Iterator[tuple[str, str, str]]:
-    """Yield (path of the key, metric, `min` or `max`) for each key that names a metric to watch."""
+    """Yield (path of the key, metric, `min` or `max`) for each metric that the recipe watches, in `checkpoint.best`
+    and `training.early_stop`."""
     if draft.checkpoint is not None and draft.checkpoint.best is not None:
         best = draft.checkpoint.best
         yield "checkpoint.best.metric", best.metric, best.mode

@@ -384,8 +384,8 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-of-one (S010)
 
     Finds: `ddp`, `fsdp` or `dp` on one GPU.
-    Why:   the run is the same as `single`, but also pays for a process group. Often the number of GPUs is missing in
-           `layout`.
+    Why:   the run is the same as `single`, except that `ddp` and `fsdp` also pay for a process group. Often the number
+           of GPUs is missing in `layout`.
     Diff:
         parallelism: ddp
     -   layout: {gpus: 1}

@@ -1,6 +1,6 @@
-"""Server of the Model Context Protocol: its tools for an agent are the commands of dtrain that change nothing.
+"""Server of the Model Context Protocol. Its tools for an agent are the commands of dtrain that change nothing.
 
-Each call runs the command in a new process. So the result is that of the command line, torch's memory is freed
+Each call runs the command in a new process: the result is the same as on the command line, torch's memory is freed
 afterwards, and a call that takes too long can be stopped.
 """
 
@@ -35,16 +35,17 @@ def make_server() -> MCPServer:
 
 
 async def lint(recipe: str, static: bool = False, settings: Mapping[str, str] | None = None) -> str:
-    """Find mistakes in a recipe file, or in all recipes of a folder, without starting anything. Returns JSON:
-    `counts` by severity, and `diagnostics`, each with code, path, line, message, help and fixes. `static`: check only
-    syntax, keys and wiring, which takes a second. `settings`: values by their paths, such as
-    {"training.epochs": "3"}, which are set before."""
+    """Find mistakes in a recipe file, or in all recipes of a folder, without starting anything. Returns JSON: `counts`
+    by severity, and `diagnostics`, each with code, path, line, message, help and fixes. `static`: check only syntax,
+    keys and wiring, which takes a second. `settings`: values that replace those of the recipe, by dotted path, such as
+    {"training.epochs": "3"}."""
     return await _run("lint", recipe, "--format", "json", *(["--static"] if static else []), *_set(settings))
 
 
 async def plan(recipe: str, hardware: str | None = None, settings: Mapping[str, str] | None = None) -> str:
-    """Show what a run of a recipe would do: shapes, batches, ranks, memory and time of a step. `hardware`: plan for
-    other devices, such as 4xh100-sxm or 16x8xh100-sxm. No GPU is needed."""
+    """Show what a run of a recipe would do: shapes, batches, ranks, memory and time of a step. No GPU is needed.
+    `hardware`: plan for other devices, such as 4xh100-sxm or 16x8xh100-sxm. `settings`: values that replace those of
+    the recipe, by dotted path, such as {"training.epochs": "3"}."""
     return await _run("plan", recipe, *(["--for", hardware] if hardware else []), *_set(settings))
 
 

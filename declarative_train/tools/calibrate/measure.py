@@ -175,9 +175,9 @@ def _call_s(device: torch.device) -> float:
 
 
 def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
-    """Return (latency of an all-reduce in seconds, divided by the number of ranks - 1; bytes per second of the ring).
-    The latency includes waiting for other ranks, because the ranks compute between all-reduces, as in a training
-    step."""
+    """Measure the link between ranks with all-reduces. Return (latency in seconds, bandwidth in bytes per second). The
+    latency is the time of a small all-reduce, divided by the number of ranks - 1. It includes waiting for other ranks,
+    because the ranks compute between all-reduces, as in a training step."""
     one = torch.randn(BETWEEN, BETWEEN, device=device)
     small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
 

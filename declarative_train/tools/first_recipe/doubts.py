@@ -25,7 +25,7 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
     both = each.present & target.present
     if both.sum() < _LEAST_ROWS or each.values.ndim > 1 or len(each.words) < 2:
         return ""
-    parts = _parts(each, both)
+    parts = _number_parts(each, both)
     if parts is None:
         return ""
     answers = target.values[both]
@@ -40,10 +40,10 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
     return ""
 
 
-def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Return the number of the value in the column `each`, or of the range of values that contains it, for the rows in
-    `both`, a mask of rows in which both columns have a value. Return None if the column has too many values for so few
-    rows."""
+def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
+    """Divide the values of the column `each` into parts: one for each value, or for many different numbers one for
+    each range of numbers. Return the number of the part for each row in `both`, the mask of rows that have a value in
+    both columns. Return None for a column of text or of few numbers with too few rows for each value."""
     import numpy as np
 
     values = each.values[both]

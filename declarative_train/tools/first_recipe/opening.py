@@ -160,8 +160,8 @@ def _conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether at least half of the values are numbers, and one of them matches `number` and contains the text
-    `needs`. A value is a number if it matches `number` or is a plain number. `counts`: {value: number of rows}."""
+    """Return whether at least half of the values are numbers in the notation `number` or plain numbers, and whether
+    one of them matches `number` and contains the text `needs`. `counts`: {value: number of rows}."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 

@@ -126,9 +126,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes sorted by usefulness: first those with which the plan fits. If it already fits unchanged
-    (`does_fit`), these are sorted by saved time, then by memory; otherwise by memory. Last come changes with which the
-    plan does not fit, by memory."""
+    """Return `changes` sorted by usefulness. Changes with which the plan fits come before those with which it does
+    not. Each of these two groups is sorted by memory; but if the unchanged plan already fits (`does_fit`), the first
+    group is sorted by the step time that a change saves, then by memory."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:

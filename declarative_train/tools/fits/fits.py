@@ -1,5 +1,5 @@
-"""Python API of `dtrain fits`: does a recipe or a published model fit on GPUs, what can be changed, which layouts fit,
-what does training cost?"""
+"""Python API of `dtrain fits`. It answers whether a recipe or a published model fits on GPUs, what can be changed,
+which layouts fit, and what training costs."""
 
 from __future__ import annotations
 

@@ -158,9 +158,9 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model whose output layer is unknown, from the name of its main input in its library.
-    `name`: the class of the model, "" if unknown; `feeds`: the model has a decoder that reads its inputs too. Raises
-    TargetError."""
+    """Return the inputs of a model that is published without an output layer or with an unknown one, from the name of
+    its main input in its library. `name`: the class of the model, "" if unknown; `feeds`: the model has a decoder that
+    also reads the tokens. Raises TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

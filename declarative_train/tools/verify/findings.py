@@ -179,7 +179,9 @@ class _Comparer:
         ]
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
-        """Return the differences of a running statistic, relative to how far it moved, or the furthest one in part."""
+        """Return (difference, rank) for each rank that has the running statistic `name`. The difference is relative to
+        how far the step moved this statistic, but at least to a fraction (`Bounds.floor`) of the furthest move of any
+        statistic."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)

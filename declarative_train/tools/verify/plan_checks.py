@@ -62,8 +62,8 @@ def check_plan(plan: Plan) -> Checked:
 
 
 def _check_ranks(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: the mesh must have as many places as there are ranks, and the ranks of a node
-    must have different devices."""
+    """Yield a sentence for each mistake in the layout of ranks: the product of the mesh's sizes must be the number of
+    ranks, and the ranks of a node must have different devices."""
     layout = plan.layout
     size = prod(axis.size for axis in layout.mesh)
     if layout.mesh and layout.num_nodes * layout.gpus_per_node != size:
@@ -73,8 +73,8 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 
 def _check_rows(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: every row of a global batch must count once, and the scale of the loss must
-    cancel the averaging of gradients over ranks."""
+    """Yield a sentence for each mistake in the rows that ranks read: each row of a global batch must count exactly
+    once, and the scale of the loss must cancel the averaging of gradients over ranks."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:
@@ -101,9 +101,9 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
 
 
 def _check_stages(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake: each node must be in one stage; each stage must be on one place of the
-    pipeline and compute every microbatch once; the gradient of a parameter on several stages must be summed over
-    them."""
+    """Yield a sentence for each mistake in the pipeline: each node must be in exactly one stage; each stage must be on
+    one place of the pipeline and compute each microbatch once; if a parameter is used in several stages, its gradient
+    must be summed over them."""
     layout, pipeline = plan.layout, plan.layout.pipeline
     if pipeline is None:
         if layout.has("pipeline"):
@@ -199,7 +199,7 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
             if not isinstance(experts or found, LayerCut):
                 yield f"`{path}` cannot be divided by {kind} over {parts} ranks"
                 continue
-            whole = _join(path, found, experts)
+            whole = _name_in_model(path, found, experts)
             for name in own:
                 planned, own_cut = cuts.parameters.get(name), whole.parameters.get(name)
                 if planned != own_cut:
@@ -216,9 +216,10 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
         yield f"`{name}`: every rank of `tensor` has its whole gradient, which is summed {size} times"
 
 
-def _join(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return the division of the layer at `path`, by the names of the parameters in the model. `experts`: the division
-    of its parts over `expert`."""
+def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
+    """Return how the layer at `path` is divided, with the parameter names of the model (`path.weight`). `found`,
+    `experts`: how the layer divides itself over `tensor`, and over `expert`, with its own parameter names (`weight`).
+    """
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

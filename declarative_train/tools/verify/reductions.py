@@ -11,8 +11,8 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient over ranks. `axis`: the axis of the mesh along which these ranks differ; None: it is over
-    the replicas of one process."""
+    """Reduction of a gradient over ranks. `axis`: the axis of the mesh along which these ranks differ; None for a
+    reduction over the replicas of one process (`dp`)."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None
