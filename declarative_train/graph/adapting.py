@@ -45,9 +45,9 @@ class Adapting:
         return own or any(rule.settings.tie == name for rule in self._rules)
 
     def _read_adapter(self, adapter: Adapter, path: str, rows: int, report: Report) -> Adapter | None:
-        """Read the adapter of one linear map from the published folder that `adapter` names. `rows`: number of outputs
-        of the map. Return None if the folder has no adapter for this map, or if the folder cannot be read (then the
-        error is reported)."""
+        """Return the adapter of one linear map, read from the published folder that `adapter` names. Return None if the
+        folder has no adapter for this map, or if the folder cannot be read; in the second case the error is reported.
+        `path`: path of the map. `rows`: number of its outputs."""
         try:
             return adapter.read_for(self._scope, path, rows)
         except PublishedError as problem:

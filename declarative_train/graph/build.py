@@ -61,7 +61,8 @@ def build(
     `borrowed`     nodes of other pipeline stages that this graph calls too, with the specs of their inputs
     `field_draws`  source of random numbers for expressions that are computed from fields alone
     `added`        names of parameters that the caller registers in the module later
-    `is_sharded`   `fully_shard` will be applied to the module, so nodes cannot be attributes with its methods' names"""
+    `is_sharded`   `fully_shard` will be applied to the module, and adds methods to it; a node with the name of such a
+                   method is registered as another attribute"""
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)
@@ -80,7 +81,8 @@ def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
 
 
 def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the tensor itself, or a contiguous copy if it is not contiguous, is a view, or is one of `inputs`."""
+    """Return the tensor, if it is contiguous, not a view, and not one of `inputs`. Otherwise return a contiguous
+    copy."""
     if any(tensor is item for item in inputs) or tensor._is_view():
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()
@@ -105,7 +107,7 @@ class _Builder:
         self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str, added: Sequence[str] = ()
     ) -> fx.GraphModule:
         lines = fx.Graph()
-        values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+        values: dict[Edge, _Value] = {name: lines.placeholder(_make_identifier(name)) for name in graph.inputs}
         placeholders = tuple(values.values())
         modules: dict[str, nn.Module] = {}
         known = graph.specs()
@@ -150,7 +152,7 @@ class _Builder:
         arguments = tuple(call_order(called, given, self._plugins))
         # an explicit name: torch would name the result like the node, which may be called `self`
         member = attribute(called.name, self._is_sharded)
-        result = lines.create_node("call_module", member, arguments, {}, name=_identifier(called.name))
+        result = lines.create_node("call_module", member, arguments, {}, name=_make_identifier(called.name))
         if len(called.outputs) == 1:
             return {f"{node.name}:{output}": result for output in node.outputs}
         return {
@@ -177,8 +179,8 @@ class _Builder:
 
 
 class _WithoutDraws(TorchFunctionMode):
-    """Mode in which torch's modules do not draw initial values on the meta device: there is nothing to write to, and
-    the first draw would import torch's whole library of decompositions (2 s)."""
+    """Mode in which torch's modules do not draw initial values on the meta device. There is no memory to write them to,
+    and the first draw would import torch's whole library of decompositions (2 s)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -205,7 +207,7 @@ def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = (
     return [None if port is None else given[port] for port in ports]
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     """Return `name` as a valid Python identifier for the code that torch.fx writes: a field may be called `class`, a
     node `self`."""
     found = name.replace(".", "_")

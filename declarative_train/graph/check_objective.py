@@ -1,4 +1,4 @@
-"""Checks of losses and metrics against shape, dtype and values of the tensors that they read."""
+"""Checks whether losses and metrics accept the shape, dtype and values of the tensors that they read."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric of the recipe: its component and the names of its tensors (`edges`). A metric that is computed for a loss
-    (`loss`, its name; None without one) has the `ignore_index`, `class_dim` and `one_class` of this loss."""
+    """Metric of the recipe: its component and the names of its tensors (`edges`). If it is computed for a loss, `loss`
+    is the name of this loss, and `ignore_index`, `class_dim` and `one_class` are those of the loss."""
 
     name: str
     component: Metric
@@ -80,14 +80,16 @@ def terms_of(recipe: Recipe) -> tuple[Term, ...]:
 
 
 def measures_of(recipe: Recipe) -> tuple[Measure, ...]:
-    return tuple(_measure(name, metric, recipe.objective.losses) for name, metric in recipe.objective.metrics.items())
+    return tuple(
+        _make_measure(name, metric, recipe.objective.losses) for name, metric in recipe.objective.metrics.items()
+    )
 
 
 def _names(edges: Edges) -> tuple[str | None, ...]:
     return edges.input, edges.target, edges.mask
 
 
-def _covers(term: Term, other: Term | Measure) -> bool:
+def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
     """Return whether `other` is a perplexity that can be computed from the loss of each item, which `term` computes.
     Such a metric does not read the scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
@@ -102,9 +104,9 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return target[:rows][mask[:rows] != 0]
 
 
-def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. A metric without `of` and without inputs of its own uses the only loss
-    of the recipe; keys of the metric override those of the loss."""
+def _make_measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
+    """Return the Measure of the metric `name`. If the metric has neither `of` nor inputs of its own, it is computed for
+    the only loss of the recipe. Inputs that the metric names replace those of the loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -145,9 +147,9 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether a loss or metric accepts the shape, dtype and range of its tensors. Add an error to
-        `diagnostics` if it does not, or a warning, with which the result is True. Return False without a diagnostic if
-        a shape is unknown."""
+        """Return whether a loss or metric accepts the shape, dtype and range of its tensors. If not, add an error to
+        `diagnostics`. If there is only a warning, add it and return True. If a shape is unknown, return False without a
+        diagnostic."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -208,7 +210,7 @@ class ObjectiveCheck:
         named = {name for name, each in graph.outputs.items() if each == edge}
         every: list[Term | Measure] = [*terms, *measures]
         others = [each for each in every if each != term and named.intersection(_names(each.edges))]
-        reader = next((each.name for each in others if not _covers(term, each)), None)
+        reader = next((each.name for each in others if not _follows_from_loss(term, each)), None)
         try:
             if target.is_floating:
                 raise NoHeadError("its target has a probability for each class, as large as the scores")
@@ -223,8 +225,8 @@ class ObjectiveCheck:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def check_values(self, term: Term) -> None:
-        """Check a loss on real rows: at least one item is valid, no value of the mask is below 0, and a target that an
-        expression computes is finite for all items that the mask includes."""
+        """Check a loss on sample rows. At least one item must be valid. No value of the mask may be below 0. If an
+        expression computes the target, its values must be finite at all items that the mask includes."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
         if mask is not None and (row := first_row(mask.values < 0)) is not None:
@@ -294,7 +296,7 @@ class ObjectiveCheck:
 
 
 def _with_names(shape_error: ShapeError, edges: Edges) -> ShapeError:
-    """Return the error with the words INPUT, TARGET and MASK in its hint replaced by the names of the tensors."""
+    """Return the error; in its hint, the names of the tensors (`edges`) replace the words INPUT, TARGET and MASK."""
     hint = shape_error.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint

@@ -19,7 +19,8 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each pair (input field, target field) that shares columns, unless this is intended."""
+    """Yield a diagnostic for each pair of an input field and a target field that share columns, unless this is
+    intended."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
@@ -132,7 +133,8 @@ def unit_of(field: FieldSpec) -> Unit | None:
 
 
 def _is_view(scope: Scope, wire: str) -> bool:
-    """Return whether a wire only rearranges the values of one field (reshape, slice, transpose)."""
+    """Return whether a wire (a value in the model graph) is a field whose values are only rearranged (reshape, slice,
+    transpose) or not changed at all."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return True

@@ -1,8 +1,8 @@
-"""Check whether the `context` axis can divide a model: it divides the positions of a sequence over ranks.
+"""Check whether a model can be divided along the `context` axis, whose ranks divide the positions of a sequence.
 
-Each node must compute a position from the same position of its inputs, or exchange data between ranks itself, as
-self-attention does with keys and values. A layer may also return a value without positions that is the same on all
-ranks, as `moe` does with its balance loss."""
+Each position of a node's output must depend only on the same position of its inputs, or the node must exchange data
+between ranks itself, as self-attention does with keys and values. A layer may also return a value without positions
+that is the same on all ranks, as `moe` does with its balance loss."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Cost of the nodes of a graph, computed from shapes. It is used to balance pipeline stages, for the sizes and times
-that a plan predicts, and for the utilisation of the device.
+"""Cost of the nodes of a graph, computed from shapes. It is used to balance pipeline stages, to predict sizes and
+times, and to report how well the device is used.
 
 Operations are counted as by torch's own counter (`torch.utils.flop_counter`; a test compares them): matrix products,
 convolutions and attention, two operations for each multiply-add. Causal attention counts as much as full attention.
-Look-ups, norms and element-wise operations count as memory traffic only. In the backward, a product costs the same
-again for each of its two operands that needs a gradient; frozen parameters and fields need none."""
+Look-ups, norms and element-wise operations count as memory traffic only. In the backward, a product is computed once
+for each of its two operands that needs a gradient. Frozen parameters and fields need none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def num_parameters(path: str, parameters: Shapes) -> int:
 
 
 def activations(node: Node) -> int:
-    """Return the number of elements per sample in the outputs of a node; for a block, in those of all nodes in it."""
+    """Return the number of elements, for one sample, of the outputs of a node; for a block, of the outputs of all nodes
+    in it."""
     inside = sum(activations(inner) for inner in node.graph.nodes) if node.graph is not None else 0
     return inside or sum(spec.num_elements for spec in node.outputs.values())
 
@@ -104,8 +105,9 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {node of `graph`: results for the layers and expressions in it}. `graded`: {edge: whether a gradient
-        flows back along it}; the caller enters the inputs of `graph`, this method the outputs of the nodes."""
+        """Return {node of `graph`: results for the layers and expressions in it}. `prefix`: path of the block whose
+        graph is `graph`, with a dot at the end. `graded`: {edge: whether a gradient flows back along it}; at first it
+        has the inputs of `graph`, and the outputs of all nodes are added."""
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -147,9 +149,9 @@ def _work(
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """Return the matrix products of a layer. Those of a plugin's layer are estimated from its weights: a weight with
-    two dimensions counts as one matrix product per vector of the input, a weight with more dimensions as a convolution
-    at each output position."""
+    """Return the matrix products of a layer (`component`), for the shapes in `use`. For a plugin's layer they are
+    estimated from its weights. A weight with two dimensions counts as a product with each vector of the input; a weight
+    with more dimensions counts as a convolution, which is computed for each output position."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

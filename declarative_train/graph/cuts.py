@@ -46,7 +46,7 @@ class Cuts:
     parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
 
     def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
-        """Yield (path, division) of each node, each followed by those of its submodules."""
+        """Yield (path, division) of each node; after each node, (path, division) of its submodules."""
         for path, node in self.nodes.items():
             yield path, node
             yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())
@@ -58,9 +58,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy in which the ranks of `expert` divide the layer at `path` as `found` says. If `found` has
-        `parts` (submodules of a library's model), only these are divided over `expert`. Whatever is divided over
-        `expert` is no longer divided over `tensor`."""
+        """Return a copy in which the ranks of `expert` divide the layer at `path`. `found`: the division of the layer,
+        or if `found.parts` is not empty, only of these submodules (of a library's model). A layer or submodule that is
+        divided over `expert` is no longer divided over `tensor`."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,
@@ -189,31 +189,31 @@ class _Deriver:
                 body = open_blocks(node.graph, tuple(_layer_paths(node.graph)))
                 yield from _Deriver(body, f"{self._prefix}{node.name}.", self._given, {}).derive()
             elif node.kind == "layer" and not self._is_divided(node.name):
-                found |= self._cut(node)
+                found |= self._divide(node)
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
-    def _heads_of(self, node: Node) -> dict[str, HeadKind]:
-        """Return {output: division} for the outputs of a node that are in the argument `heads` of `derive_cuts`; {} if
-        none is."""
+    def _find_heads(self, node: Node) -> dict[str, HeadKind]:
+        """Return {output: way in which the ranks may divide it} for outputs of `node`. Only outputs in the argument
+        `heads` of `derive_cuts` have an entry."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
     def _is_divided(self, name: str) -> bool:
         return isinstance(self._found.get(name), LayerCut)
 
-    def _cut(self, node: Node) -> dict[str, LayerCut | str]:
+    def _divide(self, node: Node) -> dict[str, LayerCut | str]:
         """Return {node: division} for a layer and the region that begins with it, or {node: reason} if it stays
         undivided."""
         for kind in ("heads", "vocabulary", "hidden", "inside"):
-            cut = self._cut_as(node, kind)
+            cut = self._divide_as(node, kind)
             if cut is not None:
                 return {node.name: cut}
         try:
-            return dict(self._region(node))
+            return dict(self._divide_region(node))
         except _RegionError as refusal:
             return {node.name: str(refusal)}
 
-    def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
+    def _divide_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
         """Return how the ranks divide a layer in the way `kind`. Return a text with the reason if `kind` applies to the
         layer, but it must stay undivided; None if `kind` does not apply to it."""
         layer, specs = self._layer(node)
@@ -244,10 +244,10 @@ class _Deriver:
             port: self._specs[edge] for port, edge in node.inputs.items()
         }
 
-    def _region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
+    def _divide_region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
         """Yield (name, division) of the linear layers in the region that begins with `first`. Raises _RegionError if
         the region cannot be divided."""
-        if first.name not in self._readers and (heads := self._heads_of(first)):
+        if first.name not in self._readers and (heads := self._find_heads(first)):
             kind = next(iter(heads.values()))
             yield first.name, replace(self._require_cut(first, "columns"), kind=kind)
             return
@@ -260,7 +260,7 @@ class _Deriver:
             for reader in self._readers.get(name, ()):
                 if reader.name in inner or reader.name in rows:
                     continue
-                cut = self._cut_as(reader, "rows") if reader.kind == "layer" else None
+                cut = self._divide_as(reader, "rows") if reader.kind == "layer" else None
                 if isinstance(cut, LayerCut):
                     rows[reader.name] = cut
                     continue
@@ -268,7 +268,7 @@ class _Deriver:
                     raise _RegionError(f"`{reader.name}`, which reads it, stays whole: {cut}")
                 if not self._is_per_feature(reader):
                     raise _RegionError(f"`{reader.name}`, which reads it, needs all features")
-                todo += self._pull(reader, columns, inner)
+                todo += self._add_to_region(reader, columns, inner)
         if not rows:
             raise _RegionError("nothing reads its output")
         if rows.keys() & columns.keys():
@@ -279,7 +279,7 @@ class _Deriver:
         yield from columns.items()
         yield from rows.items()
 
-    def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
+    def _add_to_region(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
         """Add `node`, which computes each feature separately, to a region. All its inputs must be divided in the same
         way, so the nodes that compute them are added too. `columns` ({name: division} of the region's first linear
         layers) and `inner` (names of its other nodes before the last layers) are extended. Return the names of the
@@ -295,13 +295,13 @@ class _Deriver:
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{edge}`, which is whole")
             if self._is_divided(name):
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, whose output is whole")
-            if source.kind == "layer" and (cut := self._cut_as(source, "columns")) is not None:
+            if source.kind == "layer" and (cut := self._divide_as(source, "columns")) is not None:
                 if isinstance(cut, str):
                     raise _RegionError(cut)
                 columns[name] = cut
                 added.append(name)
             elif self._is_per_feature(source):
-                added += self._pull(source, columns, inner)
+                added += self._add_to_region(source, columns, inner)
             else:
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, which is whole")
         return added
@@ -323,7 +323,7 @@ class _Deriver:
         is_alike = len(shapes | {spec.shape for spec in node.outputs.values()}) == 1
         if node.kind == "expression":
             return "each" if is_alike and _is_elementwise(parse(node.expression or "").root) else "other"
-        if isinstance(self._cut_as(node, "tokens"), LayerCut):
+        if isinstance(self._divide_as(node, "tokens"), LayerCut):
             return "each" if is_alike or len(node.inputs) == 1 else "other"
         return "all" if len(node.outputs) == 1 else "other"
 
@@ -335,7 +335,7 @@ class _Deriver:
         return self._given.stage_of.get(path)
 
     def _require_cut(self, node: Node, kind: CutKind) -> LayerCut:
-        cut = self._cut_as(node, kind)
+        cut = self._divide_as(node, kind)
         if isinstance(cut, LayerCut):
             return cut
         raise _RegionError(cut or f"a layer `{(node.component or {})['type']}` is not divided")
@@ -348,7 +348,7 @@ class _Deriver:
         if len(shapes | {spec.shape for spec in node.outputs.values()}) != 1:
             return False  # a dimension of size 1 would be repeated
         if node.kind == "layer":
-            return isinstance(self._cut_as(node, "features"), LayerCut)
+            return isinstance(self._divide_as(node, "features"), LayerCut)
         return node.kind == "expression" and _is_elementwise(parse(node.expression or "").root)
 
 

@@ -82,7 +82,7 @@ def run_dry(
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
         return DryRunResult()
-    with _quietly(double):
+    with _without_side_effects(double):
         ties = {item.name: item.tie for item in parameters if item.tie is not None}
         model = build(lowered.graph, plugins, seed=seed, ties=ties, device=None if is_small else "meta")
         if double:
@@ -99,7 +99,7 @@ def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) 
     """Return why the model fails on samples of other shapes than those for which `lowered` was made; None if it does
     not fail. `other`: the graph that was inferred for the other shapes."""
     is_small = _is_small(lowered)
-    with _quietly(double=False):
+    with _without_side_effects(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
         with nullcontext() if is_small else without_memory(model), torch.no_grad():
             rows = [
@@ -128,7 +128,7 @@ class _Step:
             for name, spec in specs.items()
         }
         try:
-            self._reach(self._outputs(rows))
+            self._find_reached(self._outputs(rows))
         except Exception as error:  # errors of torch and of plugins are shown to the user
             self.found.failure = ("training", _first_line(error))
         return self.found
@@ -143,16 +143,16 @@ class _Step:
                 for name, spec in specs.items()
             }
             with suppress(Exception):
-                self._reach(self._outputs(rows))
+                self._find_reached(self._outputs(rows))
         return self.found
 
     def on(self, rows: Values) -> DryRunResult:
         phase = "training"
         values: dict[str, torch.Tensor] = {}
         try:
-            values = self._batch(rows)
+            values = self._make_batch(rows)
             values |= self._outputs(values)
-            self._reach(values)
+            self._find_reached(values)
             self._losses(values)
             phase = "evaluation"
             self.model.eval()
@@ -163,14 +163,14 @@ class _Step:
         except Exception as error:
             self.found.failure = (phase, _first_line(error))
         if self.found.failure is not None or self.found.not_finite:
-            self.found.culprit = self._culprit(values)
+            self.found.culprit = self._find_culprit(values)
         return self.found
 
     def _dtype(self, name: str) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, name)
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
-    def _batch(self, rows: Values) -> dict[str, torch.Tensor]:
+    def _make_batch(self, rows: Values) -> dict[str, torch.Tensor]:
         """Return the batch of the step: the fields `rows`, and the values that are computed from fields alone."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
@@ -183,17 +183,18 @@ class _Step:
         graph = self.lowered.graph
         return dict(zip(graph.outputs, self.model(*[values[name] for name in graph.inputs]), strict=True))
 
-    def _reach(self, values: Values) -> None:
+    def _find_reached(self, values: Values) -> None:
         names = {id(item): name for name, item in self.model.named_parameters()}
         reached: set[str] = set()
         for term in self.lowered.terms:
             ends = [values[name] for name in _read_by(term) if name in values]
-            leaves, is_derivable = _leaves([end for end in ends if end.requires_grad])
+            leaves, is_derivable = _find_leaves([end for end in ends if end.requires_grad])
             own = {names[leaf] for leaf in leaves if leaf in names}
             target = values.get(term.edges.target or "")
             if target is not None and target.requires_grad:
                 sides = [
-                    {} if not end.requires_grad else _leaves([end])[0] for end in (values[term.edges.input], target)
+                    {} if not end.requires_grad else _find_leaves([end])[0]
+                    for end in (values[term.edges.input], target)
                 ]
                 self.found.sides[term.name] = tuple(  # type: ignore[assignment]
                     frozenset(names[leaf] for leaf in side if leaf in names) for side in sides
@@ -225,9 +226,9 @@ class _Step:
     def _specs(self, *names: str | None) -> Any:
         return [None if name is None else self.lowered.specs[name] for name in names]
 
-    def _culprit(self, values: Values) -> str | None:
-        """Run the model node by node. Return the path of the first node that fails, or that turns finite numbers into
-        nan or infinite ones; None if there is none."""
+    def _find_culprit(self, values: Values) -> str | None:
+        """Run the model node by node. Return the path of the first node that fails, or whose inputs are finite but
+        whose output is not; None if there is no such node."""
         torch.manual_seed(0)
         return _search(self.lowered.graph, self.model, values, self.plugins)
 
@@ -284,9 +285,9 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
     return tuple(name for name in (term.edges.input, term.edges.target) if name is not None)
 
 
-def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return (ids of the leaf tensors to which a gradient flows back from `ends`, whether torch can differentiate
-    everything on the way). The search stops at functions whose derivative is zero everywhere."""
+def _find_leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
+    """Return (ids of leaf tensors, whether everything is differentiable). These are the leaf tensors on which `ends`
+    depend in torch's autograd graph. The search does not go beyond functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -318,8 +319,8 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """Return whether some parameter may get no gradient. Return False only for the usual model: each of its outputs is
-    the input of a loss, each output of a node is read, and no function stops gradients."""
+    """Return whether some parameter may get no gradient. Return False only if each output of the model is the input of
+    a loss, each output of a node is read, no expression stops gradients, and no layer is a plugin's or a library's."""
     read = {name for term in lowered.terms for name in _read_by(term)}
     if any(term.edges.target in lowered.graph.outputs for term in lowered.terms):
         return True  # the target may train
@@ -357,10 +358,10 @@ def _has_library(graph: Graph) -> bool:
 
 
 @contextmanager
-def _quietly(double: bool) -> Iterator[None]:
+def _without_side_effects(double: bool) -> Iterator[None]:
     """Run the `with` block with one torch thread, because a process with a thread pool must not fork. With `double`,
-    the default dtype is float64. Afterwards restore the random generators, the default dtype and the number of threads.
-    """
+    the default dtype in the block is float64. After the block, restore the number of threads, the default dtype and the
+    state of the random generators."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if double else dtype)

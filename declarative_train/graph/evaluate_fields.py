@@ -1,7 +1,7 @@
 """Evaluation of the nodes that depend on fields alone, on the first rows of the data, during shape inference.
 
-A spec has only the interval of possible values; the rows show which values occur. If a layer or loss cannot accept a
-value of these rows, that is an error; if it cannot accept a value that is only in the interval, it is not."""
+A spec has only an interval of possible values; the rows show which values occur. It is an error if a layer or loss
+cannot accept a value of these rows. If it cannot accept another value of the interval, this is at most a warning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ObservedValues:
 
 
 class Observer:
-    """Evaluator of nodes on sample rows. Without a sample it returns None for every node."""
+    """Evaluator of nodes on sample rows. Its methods return None if there is no sample."""
 
     def __init__(self, sample: Sample | None, double: bool = False) -> None:
         self.sample, self._double = sample, double
@@ -88,15 +88,15 @@ class Observer:
         specs: Mapping[str, TensorSpec],
         seen: Mapping[str, ObservedValues | None],
         mask: ObservedValues | None = None,
-        but: int | None = None,
+        ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
         """Call `check` with specs and return (the error that it finds or None, {input: description of the row with the
         most extreme value}).
 
         `check` is called with the declared intervals (`specs`), and with the intervals of the sample values (`seen`) in
         their place. An error for the sample values is returned. An error only for the declared intervals is dropped if
-        the sample has all rows; otherwise it becomes a warning. `mask`, `but`: as in `narrow`."""
-        close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
+        the sample has all rows; otherwise it becomes a warning. `mask`, `ignored`: as in `narrow`."""
+        close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
             return said, {}
@@ -148,11 +148,11 @@ def first_row(bad: torch.Tensor) -> int | None:
 
 
 def narrow(
-    spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
+    spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
     """Return the spec with the interval of the values in `seen` in place of its own. Return it unchanged if the field
     declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: only the values at
-    which it is not 0 are used. `but`: a value that is ignored, such as `ignore_index`."""
+    which it is not 0 are used. `ignored`: a value that is left out, such as `ignore_index`."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -162,8 +162,8 @@ def narrow(
         if kept.shape != values[:rows].shape[: kept.ndim]:
             return spec
         values = values[:rows][kept]
-    if but is not None:
-        values = values[values != but]
+    if ignored is not None:
+        values = values[values != ignored]
     if not values.numel() or not bool(values.isfinite().all()):
         return spec
     columns = (

@@ -1,8 +1,8 @@
 """Random numbers in nodes that are computed from fields alone: a hash of (seed, epoch, sample, node, draw, position).
 
 There is no generator state, so the numbers are the same on every layout, on every pipeline stage and after a resume.
-All evaluations use the same numbers, so that their results can be compared. The hash is that of
-`components/counter_rng.py`, in torch's signed 64-bit integers, which wrap around."""
+All evaluations use the same numbers, so that their results can be compared. The hash function is the one of
+`components/counter_rng.py`. Here it is computed with torch's signed 64-bit integers, which wrap around."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _to_signed(word: int) -> int:
 
 
 def _mix(z: torch.Tensor) -> torch.Tensor:
-    """Return `z` (int64) with the bits of each element mixed by the finaliser of SplitMix64. (`>>` copies the sign bit,
-    so a mask clears the copies.)"""
+    """Return `z` (int64) with the bits of each element mixed by the finaliser of SplitMix64. (torch's `>>` fills the
+    upper bits with the sign bit; the masks set them to 0.)"""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _to_signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _to_signed(0x94D049BB133111EB)
     return z ^ ((z >> 31) & ((1 << 33) - 1))
@@ -75,7 +75,8 @@ def _uniform(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
-    """Return normal float64 numbers, from 24 bits for the radius and 24 for the angle (Box and Muller, 1958). torch
-    computes the last elements of a vector by other code; differences are below the precision of float32."""
+    """Return standard normal float64 numbers, computed from two groups of 24 bits of each word: radius and angle (Box
+    and Muller, 1958). torch computes the last elements of a vector by other code than the rest; the differences are
+    below the precision of float32."""
     radius = (-2.0 * torch.log1p(-_uniform(words >> 8, 24))).sqrt_()
     return radius.mul_(torch.cos(_uniform(words >> 36, 24) * (2.0 * math.pi)))

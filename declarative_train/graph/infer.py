@@ -47,8 +47,8 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True, slots=True)
 class WireOrigin:
-    """Node or field that computes the value of a wire (a value in the model graph), and its place in the recipe.
-    Messages use it."""
+    """Origin of a wire (a value in the model graph), for messages: the node or field that computes it, and the place of
+    this node or field in the recipe."""
 
     name: str
     span: Span
@@ -56,8 +56,8 @@ class WireOrigin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """Property of a node (`kind`) that the plan must report, such as that it draws random numbers. `habits`: the
-    behaviour of a plugin's layer. `shape`: the shape of the node's first input."""
+    """Property of a node that the plan must report. `kind`: the property, such as that the node draws random numbers.
+    `habits`: the behaviour of a plugin's layer. `shape`: the shape of the node's first input."""
 
     path: str
     kind: Literal["random", "mixes_samples", "statistics", "plugin"]
@@ -76,14 +76,14 @@ class _Scope:
     scope: Scope
     known: dict[Edge, TensorSpec | None]
     origins: dict[Edge, WireOrigin]
-    like: Graph | None
-    sight: Callable[[Edge], ObservedValues | None]
+    first_call: Graph | None
+    see_input: Callable[[Edge], ObservedValues | None]
     """Returns the values of an input on real rows, if they are known."""
     seen: dict[Edge, ObservedValues] = field(default_factory=dict)
     done: dict[str, Node | None] = field(default_factory=dict)
 
     def see(self, edge: Edge) -> ObservedValues | None:
-        return self.seen.get(edge) if ":" in edge else self.sight(edge)
+        return self.seen.get(edge) if ":" in edge else self.see_input(edge)
 
     def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, ObservedValues] | None:
         """Return the values of a node's inputs on sample rows, by port; None if the values of an input are unknown, for
@@ -99,7 +99,8 @@ class _Scope:
         return {port: wire for port, wire in node.inputs.items() if wire in self.known}
 
     def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
-        """Return {port: spec} for the inputs of a node ({port: edge}); None if one of the specs is unknown."""
+        """Return {port: spec} for the inputs of a node. `inputs`: {port: edge}. Return None if one of the specs is
+        unknown."""
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
@@ -109,9 +110,12 @@ class _Scope:
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
         """Return {port: spec} of the inputs for which the module of node `name` was built. If the block around the node
         is called again, these are the inputs in the first call of the block."""
-        node = self.done[name] if self.like is None else self.like.node(name)
+        node = self.done[name] if self.first_call is None else self.first_call.node(name)
         assert node is not None
-        specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
+        specs = {
+            port: self.first_call.spec(edge) if self.first_call else self.known[edge]
+            for port, edge in node.inputs.items()
+        }
         return {port: spec for port, spec in specs.items() if spec is not None}
 
     def settle(self, node: ModelNode, found: Node | None) -> None:
@@ -153,16 +157,16 @@ class Inference:
         scope: Scope,
         inputs: Mapping[str, TensorSpec | None],
         origins: Mapping[str, WireOrigin],
-        like: Graph | None = None,
-        sight: Callable[[Edge], ObservedValues | None] = lambda edge: None,
+        first_call: Graph | None = None,
+        see_input: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
         """Return (graph of a scope, specs of its outputs, function: edge -> values on sample rows). The graph is None
         if something in it is unknown; the function returns None for unknown values.
 
-        `inputs`: specs; optional inputs that are not connected have no entry. `like`: if the scope is a block that is
-        called again, the graph of its first call, whose layer sizes are used. `sight`: input -> values on sample rows.
-        """
-        state = _Scope(scope, dict(inputs), dict(origins), like, sight)
+        `inputs`: specs; optional inputs that are not connected have no entry. `first_call`: if the scope is a block
+        that is called again, the graph of its first call, whose layer sizes are used. `see_input`: function (input) ->
+        its values on sample rows."""
+        state = _Scope(scope, dict(inputs), dict(origins), first_call, see_input)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
         outputs = {name: state.known.get(wire) for name, wire in scope.outputs.items()}
@@ -178,7 +182,7 @@ class Inference:
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
-    def _relate(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
+    def _find_related(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
         """Return, for a message, a reference to the node or field that computes each input, with the shape of the
         input."""
         return tuple(
@@ -188,7 +192,7 @@ class Inference:
         )
 
     def _node(self, node: ModelNode, state: _Scope) -> Node | None:
-        if state.like is None and iskeyword(node.name.partition(".")[0]):
+        if state.first_call is None and iskeyword(node.name.partition(".")[0]):
             self._report(name_of_python(node.key_span, node.name))
             return None
         if isinstance(node, BlockNode):
@@ -201,7 +205,7 @@ class Inference:
             return self._reuse(node, inputs, specs, state)
         made_by = state.find_origins(inputs)
         if isinstance(node, LayerNode):
-            built_for = None if state.like is None else state.specs_built_for(node.name)
+            built_for = None if state.first_call is None else state.specs_built_for(node.name)
             return self._layer(node, inputs, specs, made_by, built_for, state)
         return self._expression(node, inputs, specs, made_by, state)
 
@@ -221,19 +225,23 @@ class Inference:
             self._unknown.add(layer.type)
             return None
         whole = (
-            {} if state is None else {port: state.see(edge) for port, edge in inputs.items() if _counts(specs[port])}
+            {}
+            if state is None
+            else {port: state.see(edge) for port, edge in inputs.items() if _is_integer(specs[port])}
         )
         shape_error, rows = self._observer.check(layer.check, specs, whole)
         if shape_error is not None:
-            said = _in_words_of_the_recipe(node, shape_error)
+            said = _with_param_name(node, shape_error)
             related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
-            self._report(inputs_do_not_fit(_place(node, shape_error), said, (*self._relate(specs, made_by), *related)))
+            self._report(
+                inputs_do_not_fit(_place(node, shape_error), said, (*self._find_related(specs, made_by), *related))
+            )
             if not shape_error.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
-            made = self._relate(specs, made_by)
+            made = self._find_related(specs, made_by)
             self._report(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
             return None
         except BatchMovedError as problem:
@@ -242,7 +250,7 @@ class Inference:
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
         if double is not None and probed.parameters and not layer.counts_only:
             span = node.input_spans.get(double, node.span)
-            made = self._relate({double: specs[double]}, made_by)
+            made = self._find_related({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
         adapters = self._adapting.of(node.path, probed.maps, self._report)
@@ -302,7 +310,7 @@ class Inference:
                 state.seen[f"{node.name}:output"] = seen
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
-            made = self._relate(specs, made_by)
+            made = self._find_related(specs, made_by)
             self._report(expression_does_not_fit(span, problem.message, problem.help, made))
             return None
         except BatchMovedError as problem:
@@ -318,15 +326,15 @@ class Inference:
         seen = state.all_seen(inputs) or {}
         occurring = {name: narrow(spec, seen.get(name)) for name, spec in specs.items()}
         found = fill_num_classes(node.expression, specs, occurring)
-        if state.like is None or found is node.expression:
+        if state.first_call is None or found is node.expression:
             return found
-        return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call
+        return parse(str(state.first_call.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
         """Infer the nodes of a block, and return the block's node; None if something in it is unknown. If an input of
         the block is unknown, the nodes that do not depend on it are checked all the same."""
         inputs = state.connections(node)
-        body = None if state.like is None else state.like.node(node.name).graph
+        body = None if state.first_call is None else state.first_call.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
         graph, outputs, see = self.scope(
             node.scope, arriving, state.find_origins(inputs), body, lambda name: state.see(inputs[name])
@@ -367,7 +375,7 @@ class Inference:
         return None
 
 
-def _counts(spec: TensorSpec) -> bool:
+def _is_integer(spec: TensorSpec) -> bool:
     """Return whether a tensor has an integer dtype, so that its values may be indices or counts."""
     return not spec.is_floating and spec.dtype != "bool"
 
@@ -388,9 +396,9 @@ def _join(path: str, inner: str) -> str:
     return f"{path}.{inner}" if inner else path
 
 
-def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with names that the user wrote: if a param of the block around the layer sets the field that the
-    error is about, the name of the param replaces the name of the field."""
+def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
+    """Return the error with the name that the user wrote. If the layer is in a block, and a param of the block sets the
+    field that the error is about, the name of the param replaces the name of the field."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error

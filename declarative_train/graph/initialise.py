@@ -101,11 +101,11 @@ def initialise(
         for each in packed.values():  # before what is packed is unpacked
             each.reset_buffers()
         for part in list(module.modules()):
-            _put_back(part)
+            _restore_values(part)
         for start in parameters:
             if start.tie is not None or start.name not in held or start.name in replaced:
                 continue
-            rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
+            rule = _read_init(start.init) if start.init is not None else _find_init(start.name, layers)
             with as_written(held[start.name], packed.get(start.name)) as values:
                 if start.name in cuts:
                     _fill_part(values, rule, seed, start.name, cuts[start.name])
@@ -118,7 +118,7 @@ def initialise(
                 reset(part)
 
 
-def _put_back(part: nn.Module) -> None:
+def _restore_values(part: nn.Module) -> None:
     """Copy the values that `build_plugin_layer` stored on the module `part` into its parameters and buffers. Do nothing
     if none are stored."""
     kept = part.__dict__.pop(_KEPT, {})
@@ -158,7 +158,7 @@ def has_module(module: nn.Module, path: str) -> bool:
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
     """Return the initial value that the layer's own code gives to the parameter `name`. For this, a plugin's layer is
     constructed."""
-    path = next(path for path in _ways(name) if path in layers)
+    path = next(path for path in _list_parents(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
         return layer.init_of(name.removeprefix(f"{path}."), specs).whole(seed, path)
@@ -178,24 +178,24 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
             yield f"{prefix}{node.name}", read_layer(node.component, plugins), specs
 
 
-def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init of the parameter `name` that its layer defines, which applies if the recipe sets none. (It can be
-    used for other parameters too, such as those tied to this one.)"""
-    rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
+def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
+    """Return the init of the parameter `name` that is used if the recipe sets none; the parameter's layer defines it.
+    (Other parameters can be initialised with the result too, such as those that are tied to this one.)"""
+    rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
 
-def _rule_of(name: str, layers: Layers) -> Init:
+def _find_init(name: str, layers: Layers) -> Init:
     """Return the init that the layer of the parameter `name` defines for it. Raises LookupError if no layer has the
     parameter."""
-    for path in _ways(name):
+    for path in _list_parents(name):
         if path in layers:
             layer, specs = layers[path]
             return layer.init_of(name.removeprefix(f"{path}."), specs)
     raise LookupError(f"no layer of the graph has the parameter {name}")
 
 
-def _ways(name: str) -> Iterator[str]:
+def _list_parents(name: str) -> Iterator[str]:
     """Yield the paths that a parameter's name begins with, the longest first: `a.b`, then `a`, for `a.b.weight`."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))

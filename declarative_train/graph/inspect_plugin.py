@@ -77,7 +77,7 @@ def _or_none(run: Callable[[], Any]) -> Any:
 
 
 class _Trial:
-    """Trial of a layer, in training or evaluation mode, on made-up samples."""
+    """Trial of a layer on made-up samples. `when`: whether the layer is run in training or in evaluation mode."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"
@@ -159,8 +159,8 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Return the positions of the floating-point inputs that `forward` writes into. They are found because autograd
-    raises an error for a write into an input that requires a gradient."""
+    """Return the positions of the floating-point inputs that `forward` writes into. To find them, each input requires a
+    gradient in turn: autograd then raises an error for a write."""
     found: set[int] = set()
     floating = [at for at, spec in enumerate(inputs) if spec is not None and spec.is_floating]
     for at, is_training in product(floating, (False, True)):

@@ -78,13 +78,13 @@ def lower(
     origins = {name: WireOrigin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
     fetched: dict[str, ObservedValues | None] = {}
 
-    def sight(name: str) -> ObservedValues | None:
+    def see_input(name: str) -> ObservedValues | None:
         if name not in fetched:
             fetched[name] = observer.field(name, inputs[name]) if name in inputs else None
         return fetched[name]
 
     with torch.random.fork_rng(devices=[]):
-        graph, known, see = inference.scope(scope._replace(outputs=wires), inputs, origins, sight=sight)
+        graph, known, see = inference.scope(scope._replace(outputs=wires), inputs, origins, see_input=see_input)
     measures = tuple(each.with_task(known.get(each.edges.target or "")) for each in measures)
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
     check = ObjectiveCheck(recipe, known, origins, observer, lambda name: see(wires[name]))

@@ -39,7 +39,7 @@ def attribute(name: str, is_sharded: bool = False) -> str:
 
 
 def name_of(attribute: str) -> str:
-    """Return the name of a node, given the attribute that `attribute` returned for it."""
+    """Return the name of the node to which `attribute` belongs. It is the inverse of the function `attribute`."""
     return attribute.removeprefix(_BEFORE)
 
 
@@ -92,9 +92,9 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module that has each of `modules` as an attribute, as the root of an `fx.GraphModule`. From such a root,
-    fx copies the modules in the order of the graph, which `named_parameters` then follows; from a dictionary it would
-    sort them by depth."""
+    """Return a module that has each of `modules` as an attribute. It is the root for an `fx.GraphModule`, which copies
+    modules from it in the order of the graph; `named_parameters` has the same order. (From a dictionary, fx would copy
+    the modules sorted by depth.)"""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)

@@ -85,8 +85,8 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph in which some nodes are replaced by the nodes inside them: each block that contains one of the
-    paths `units`, and each library's model with parts. A block that is called again is not replaced."""
+    """Return the graph in which blocks are replaced by the nodes inside them: each block that contains one of the paths
+    `units`. A library's model with parts is replaced by its parts. A block that is called again is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -99,22 +99,23 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
             continue
         below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
         body = open_blocks(inner_graph, below)
-        outside = _outside(node.name, body, inputs)
+        outside = _map_to_outside(node.name, body, inputs)
         nodes += [_rename_inner(inner, node.name, outside) for inner in body.nodes]
         moved |= {f"{node.name}:{output}": outside[edge] for output, edge in body.outputs.items()}
     return Graph(graph.inputs, tuple(nodes), {name: moved.get(edge, edge) for name, edge in graph.outputs.items()})
 
 
-def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return {edge inside the block `name`: edge of the graph that the block is replaced in}. `body`: the block's
-    graph. `inputs`: the edges that are connected to the block's inputs; an optional input without one has no entry."""
+def _map_to_outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
+    """Return {edge inside the block `name`: edge of the graph in which the block is replaced}. `body`: the block's
+    graph. `inputs`: the edges that are connected to the block's inputs; optional inputs that are not connected have no
+    entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return `inner`, a node inside the block `name`, as a node of the graph that the block is replaced in. `outside`:
-    the result of `_outside`."""
+    """Return `inner`, a node inside the block `name`, as a node of the graph in which the block is replaced. `outside`:
+    the result of `_map_to_outside`."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",
@@ -128,16 +129,16 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
     stage."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
-    until = _last_use(graph, place, last)
+    until = _find_last_stages(graph, place, last)
     result = []
     for position, names in enumerate(stages):
-        wires_in = _crossing(graph, place, until, position - 1)
-        wires_out = _crossing(graph, place, until, position) if position < last else ()
+        wires_in = _find_sent(graph, place, until, position - 1)
+        wires_out = _find_sent(graph, place, until, position) if position < last else ()
         result.append(_stage(graph, names, wires_in, wires_out, is_last=position == last))
     return tuple(result)
 
 
-def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
+def _find_last_stages(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
     """Return {output of a node: number of the last stage that reads it}. Outputs of the graph count as read by stage
     `last`. `place`: {node: number of its stage}."""
     until: dict[Edge, int] = {}
@@ -148,9 +149,9 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
     return until | {edge: last for edge in graph.outputs.values() if ":" in edge}
 
 
-def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
+def _find_sent(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
     """Return the edges that stage number `position` sends to the next stage, in the order of the nodes that compute
-    them. `place`: {node: number of its stage}. `until`: the result of `_last_use`."""
+    them. `place`: {node: number of its stage}. `until`: the result of `_find_last_stages`."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

@@ -233,8 +233,8 @@ class _TooLargeError(Exception):
 
 
 class _AllocationCounting(TorchFunctionMode):
-    """Mode that adds up the numbers of elements that `torch.empty` and similar functions shall allocate, and raises
-    _TooLargeError before there are more than SMALL_PARAMETERS."""
+    """Mode that counts the elements that `torch.empty` and similar functions allocate. It raises _TooLargeError instead
+    of allocating more than SMALL_PARAMETERS elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -317,8 +317,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return `spec` with the range of values that the layer's equivalent expression gives for the ranges of its
-    inputs."""
+    """Return `spec` with a range of values. The range follows from the ranges of the inputs, by the expression that is
+    equivalent to the layer."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:

@@ -12,7 +12,7 @@ from declarative_train.components.component import Component, Optimizer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.graph.graph import Graph
-from declarative_train.graph.initialise import own_rule
+from declarative_train.graph.initialise import find_layer_init
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.adapters import check_adapters, check_base, parameter_settings
@@ -101,7 +101,7 @@ def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings, tables: C
 
 
 def _starts_at_random(graph: Graph, plugins: Sequence[str], name: str) -> bool:
-    return own_rule(graph, name, plugins).type not in ("constant", "ones", "zeros")
+    return find_layer_init(graph, name, plugins).type not in ("constant", "ones", "zeros")
 
 
 def _is_zero(init: Mapping[str, object]) -> bool:
@@ -147,7 +147,7 @@ def _apply_ties(
         first = min(members, key=position.__getitem__)
         settings = order[source]
         if first != source and settings.init is None:
-            settings = replace(settings, init=_data(own_rule(graph, source, plugins)))
+            settings = replace(settings, init=_data(find_layer_init(graph, source, plugins)))
         order[first] = replace(settings, name=first)
         for name in members:
             if name != first:
@@ -185,7 +185,7 @@ def _check_tied_starts(
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
         if _type_of(table, types) not in EMBEDDINGS or _type_of(head, types) != "linear":
             continue
-        rule = settings[source].init or own_rule(graph, source, recipe.plugins)
+        rule = settings[source].init or find_layer_init(graph, source, recipe.plugins)
         std, width = getattr(rule, "std", 0.0), shapes[table][-1]
         if std * width**0.5 > LARGE_LOGITS and not any(
             f"{source}.".startswith(f"{each}." * bool(each)) for each in filled

@@ -1,4 +1,4 @@
-"""CSV files as a source: a table in memory or, for large files, converted once (`arrow_cache.py`)."""
+"""CSV files as a source: a table in memory. Large files are converted once to an Arrow file (`arrow_cache.py`)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CsvDataset(FilesDataset):
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, column_names=self.columns, block_size=room.block, encoding=self.encoding
                 ),
-                parse_options=self._parsing(bad),
+                parse_options=self._make_parse_options(bad),
                 convert_options=self.conversion(),
             )
             return table.rename_columns([name.strip() for name in table.column_names])
@@ -157,7 +157,7 @@ class CsvDataset(FilesDataset):
             found: dict[str, Any] = {}
             for path in files:
                 try:
-                    misfit = self._misfit(room, path, files[0], found, wider, heartbeat)
+                    misfit = self._find_misfit(room, path, files[0], found, wider, heartbeat)
                 except SourceError as error:
                     room.grow(error)
                     break
@@ -168,7 +168,7 @@ class CsvDataset(FilesDataset):
             else:
                 return pa.schema(list(found.items()))
 
-    def _misfit(
+    def _find_misfit(
         self,
         room: _BlockSize,
         path: str,
@@ -260,11 +260,11 @@ class CsvDataset(FilesDataset):
             read_options=arrow_csv.ReadOptions(
                 use_threads=False, column_names=names, block_size=block_bytes, encoding=self.encoding
             ),
-            parse_options=self._parsing(bad),
+            parse_options=self._make_parse_options(bad),
             convert_options=options,
         )
 
-    def _parsing(self, bad: list[tuple[int, str]]) -> Any:
+    def _make_parse_options(self, bad: list[tuple[int, str]]) -> Any:
         """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends them to `bad`, as
         (number from 0 after the header, reason)."""
         from pyarrow import csv as arrow_csv
@@ -304,7 +304,7 @@ class CsvDataset(FilesDataset):
         reason = error.removeprefix("CSV parse error: ").splitlines()[0]
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
-    def _line(self, path: str, row: int) -> str:
+    def _format_line(self, path: str, row: int) -> str:
         """Return where a row begins, as `line 12`. `row`: the number that pyarrow gives to the row. This number counts
         from 1, includes the header, and excludes blank lines and line breaks in quotes. So the file is read again to
         find the line (after an error this is acceptable). If that fails, return the number without the header, as `row
@@ -346,13 +346,13 @@ def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
 def _without_bytes(table: Table) -> Table:
     """Return the table without its columns of bytes. In a CSV file these are texts that are not UTF-8. (In other
     sources, a column of bytes has files.)"""
-    lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
+    lost = {name: _explain_bytes(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}
     return table
 
 
-def _no_text(table: Table, name: str) -> str:
+def _explain_bytes(table: Table, name: str) -> str:
     """Return the reason why the column `name`, which has bytes, is left out of the table. The text contains the first
     value that is not UTF-8, if it is near the beginning."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):

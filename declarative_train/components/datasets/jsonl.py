@@ -1,4 +1,5 @@
-"""JSON lines files as a source: a table in memory or, for large files, converted once (`arrow_cache.py`)."""
+"""JSON lines files as a source: a table in memory. Large files are converted once to an Arrow file
+(`arrow_cache.py`)."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
         check_beginning(path, "a file of JSON lines", None)
     try:
         with open_decompressed(path) if budget is None else budget.open_decompressed(path) as file:
-            content = file.read_buffer() if packing(path) is None else pa.py_buffer(_all_of(file))
-        bad += _blank(content)
+            content = file.read_buffer() if packing(path) is None else pa.py_buffer(_read_all(file))
+        bad += _find_blank_lines(content)
         if skips_bad_rows():
             return _read_good(path, content.to_pybytes(), bad)
         _check_depth(path, content)
@@ -73,7 +74,7 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
         raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
 
-def _all_of(file: Any) -> bytes:
+def _read_all(file: Any) -> bytes:
     """Return the rest of a stream. It is read block by block, because the content of a compressed file may be far
     larger than the file."""
     blocks = []
@@ -82,7 +83,7 @@ def _all_of(file: Any) -> bytes:
     return b"".join(blocks)
 
 
-def _blank(content: Any) -> list[tuple[int, str]]:
+def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
     """Return (number from 0, "") for each blank line. The empty text after the last line break is not a line. Blank
     lines are not rows, but line numbers count them."""
     if _BLANK.search(content) is None:
@@ -139,11 +140,13 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
     for path in files:
         own: dict[str, Any] = {}
         for first, content in _chunks(path):
-            like = _like(pa.struct(list(found.items())))
+            like = _find_widest_type(pa.struct(list(found.items())))
             schema = read_lines(path, first, content, [], None, like).schema
             own |= dict.fromkeys(schema.names)
             try:
-                found |= {field.name: _wider(found.get(field.name, pa.null()), field.type) for field in schema}
+                found |= {
+                    field.name: _find_common_type(found.get(field.name, pa.null()), field.type) for field in schema
+                }
             except ValueError as error:
                 read_lines(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
                 where = f"behind row {first + 1} of {format_path(path)}"
@@ -156,7 +159,7 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
     return pa.schema(list(found.items()))
 
 
-def _wider(one: Any, other: Any) -> Any:
+def _find_common_type(one: Any, other: Any) -> Any:
     """Return the Arrow type that can hold the values of both types `one` and `other`. It is the type that pyarrow would
     choose if the values were in one file. Raises ValueError if there is none."""
     import pyarrow as pa
@@ -167,22 +170,22 @@ def _wider(one: Any, other: Any) -> Any:
     if types.is_null(one):
         return other
     if types.is_list(one) and types.is_list(other):
-        return pa.list_(_wider(one.value_type, other.value_type))
+        return pa.list_(_find_common_type(one.value_type, other.value_type))
     if types.is_struct(one) and types.is_struct(other):
         both = {field.name: field.type for field in other}
         both = {**{field.name: field.type for field in one}, **both}
         for field in one:
-            both[field.name] = _wider(field.type, both[field.name])
+            both[field.name] = _find_common_type(field.type, both[field.name])
         return pa.struct(list(both.items()))
-    pair = {str(_like(one)), str(_like(other))}
+    pair = {str(_find_widest_type(one)), str(_find_widest_type(other))}
     if len(pair) > 1 or types.is_nested(one) or types.is_nested(other):
         raise ValueError(f"{one} and {other}")
-    return _like(one)
+    return _find_widest_type(one)
 
 
-def _like(kind: Any) -> Any:
-    """Return the widest Arrow type for JSON values of the same sort (numbers, texts, lists, ...) as the values of type
-    `kind`; None if `kind` is the type of missing values."""
+def _find_widest_type(kind: Any) -> Any:
+    """Return the widest Arrow type for JSON values of the same sort as the values of the type `kind`. The sorts are
+    numbers, texts, lists, and so on. Return None if `kind` is the type of missing values."""
     import pyarrow as pa
 
     types = pa.types
@@ -193,10 +196,10 @@ def _like(kind: Any) -> Any:
     if types.is_timestamp(kind):
         return pa.string()
     if types.is_list(kind):
-        inner = _like(kind.value_type)
+        inner = _find_widest_type(kind.value_type)
         return None if inner is None else pa.list_(inner)
     if types.is_struct(kind):
-        fields = [(field.name, _like(field.type)) for field in kind]
+        fields = [(field.name, _find_widest_type(field.type)) for field in kind]
         return pa.struct([(name, inner) for name, inner in fields if inner is not None])
     return kind
 
@@ -218,7 +221,7 @@ def read_lines(
     import pyarrow as pa
     from pyarrow import json
 
-    blank = _blank(content)
+    blank = _find_blank_lines(content)
     if len(bad) < _MOST_BLANK:
         bad += [(row + first, why) for row, why in blank]
     try:

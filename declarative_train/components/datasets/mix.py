@@ -91,10 +91,12 @@ class MixTable(Table):
         self.files = tuple(dict.fromkeys(path for table in self.tables for path in table.files))
         self.read_with = tuple(dict.fromkeys(path for table in self.tables for path in table.read_with))
         self.skipped = tuple(each for table in self.tables for each in table.skipped)
-        self.columns, self.left_out = _common(tables)
+        self.columns, self.left_out = _find_common_columns(tables)
         self._tables = tables
         if any(table.blocks is not None for table in self.tables):
-            begins = [_begins(table) + start for table, start in zip(self.tables, self._starts, strict=False)]
+            begins = [
+                _list_block_starts(table) + start for table, start in zip(self.tables, self._starts, strict=False)
+            ]
             self.blocks = np.unique(np.concatenate([*begins, [self.num_rows]])).astype(np.int64)
         prints = [table.fingerprint for table in self.tables]
         self.fingerprint = None if None in prints else repr((list(tables), prints))
@@ -102,7 +104,7 @@ class MixTable(Table):
     def take_lists(self, names: Sequence[str]) -> None:
         for table in self.tables:
             table.take_lists(names)
-        self.columns, self.left_out = _common(self._tables)
+        self.columns, self.left_out = _find_common_columns(self._tables)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         import numpy as np
@@ -113,11 +115,11 @@ class MixTable(Table):
         member = np.searchsorted(self._starts, rows, side="right") - 1
         present = np.unique(member).tolist()
         if len(present) == 1:
-            return self._as_here(columns, self.tables[present[0]].read(columns, rows - self._starts[present[0]]))
+            return self._convert(columns, self.tables[present[0]].read(columns, rows - self._starts[present[0]]))
         found: dict[str, np.ndarray] = {}
         for each in present:
             mine = member == each
-            read = self._as_here(columns, self.tables[each].read(columns, rows[mine] - self._starts[each]))
+            read = self._convert(columns, self.tables[each].read(columns, rows[mine] - self._starts[each]))
             for name, values in read.items():
                 whole = found.get(name)
                 if whole is None:
@@ -126,7 +128,7 @@ class MixTable(Table):
                     whole = whole.astype(np.result_type(whole, values))
                 whole[mine] = values
                 found[name] = whole
-        return found or self._as_here(columns, self.tables[0].read(columns, rows))
+        return found or self._convert(columns, self.tables[0].read(columns, rows))
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
         return self._in_order(columns, rows, once=True)
@@ -139,11 +141,11 @@ class MixTable(Table):
         for table, begin, part in self._stretches(start, stop):
             inside = slice(part.start - begin, part.stop - begin)
             read = table.read_once(columns, inside) if once else table.read(columns, inside)
-            pieces.append(self._as_here(columns, read))
+            pieces.append(self._convert(columns, read))
         if len(pieces) == 1:
             return pieces[0]
         if not pieces:
-            return self._as_here(columns, self.tables[0].read(columns, slice(0, 0)))
+            return self._convert(columns, self.tables[0].read(columns, slice(0, 0)))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in columns}
 
     def _stretches(self, start: int, stop: int) -> Iterator[tuple[Table, int, slice]]:
@@ -162,13 +164,13 @@ class MixTable(Table):
         for each in np.unique(member).tolist():
             mine = member == each
             read = self.tables[each].read_runs(columns, starts[mine] - self._starts[each], length)
-            for name, values in self._as_here(columns, read).items():
+            for name, values in self._convert(columns, read).items():
                 if name not in found:
                     found[name] = np.empty((len(starts), *values.shape[1:]), values.dtype)
                 found[name][mine] = values
         return found
 
-    def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _convert(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return `read` ({column: values of one source}) with the values converted to the dtypes that the columns have
         in the mixture."""
         found = {}
@@ -189,14 +191,14 @@ class MixTable(Table):
         return self.tables[each].place(row - self._starts[each])
 
 
-def _begins(table: Table) -> np.ndarray:
+def _list_block_starts(table: Table) -> np.ndarray:
     """Return the number of the first row of each block of a table. A table without blocks counts as one block."""
     import numpy as np
 
     return np.zeros(1, np.int64) if table.blocks is None else np.asarray(table.blocks, np.int64)[:-1]
 
 
-def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
+def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
     """Return ({name: column} for the columns that all tables have, {name: reason} for the others, which cannot be
     read). Raises SourceError if there is no common column."""
     columns: dict[str, Column] = {}

@@ -61,7 +61,7 @@ class PluginTable(Table):
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(self.num_rows)[rows] if isinstance(rows, slice) else np.asarray(rows, np.int64)
-        with self._alone():
+        with self._lock_code():
             if self._dataset.method == "read":
                 return self._read(columns, numbers)
             if all(name in self._kept for name in columns) and self._is_kept[numbers].all():
@@ -93,9 +93,9 @@ class PluginTable(Table):
         return f"row {row + 1} (index {row}) of `{self._dataset.type}`"
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Run the `with` block in one thread at a time, because it calls the user's code. A forked process begins with
-        a new lock."""
+    def _lock_code(self) -> Iterator[None]:
+        """Let only one thread at a time run the `with` block, because it calls the user's code. A forked process begins
+        with a new lock."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:

@@ -162,8 +162,8 @@ class SyntheticTable(Table):
         return y + self._made.noise * normal(rows, self._key("noise"))
 
     def _image(self, rows: np.ndarray) -> np.ndarray:
-        """Return the images of N rows. All images of a class are a 4 x 4 grid of normal numbers, enlarged, plus
-        noise."""
+        """Return the images of N rows. The images of a class all have the same pattern, a 4 x 4 grid of normal numbers
+        that is enlarged, plus noise."""
         import numpy as np
 
         channels, size, classes = self._made.channels, self._made.size, self._made.classes

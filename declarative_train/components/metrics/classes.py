@@ -178,7 +178,7 @@ class Iou(Counted):
 
 
 class Ranked(Metric, ABC):
-    """Base class of metrics that depend on the order of the scores. The function that computes the metric is in
+    """Base class of metrics that depend only on the order of the scores. The function that computes such a metric is in
     `modules/items.py`; its name is the `type` of the metric."""
 
     about: ClassVar[str] = "classes"

@@ -51,12 +51,12 @@ class Accuracy(Metric):
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
-        from declarative_train.components.metrics.modules.means import Agreements, Hits, MeanOfItems
+        from declarative_train.components.metrics.modules.means import BinaryHits, MeanOfItems, TopKHits
 
         items, _ = items_of(self.task, edges)
         if isinstance(items, ClassItems):
-            return MeanOfItems(Hits(items, self.top_k), device)
-        return MeanOfItems(Agreements(items, self.threshold), device)
+            return MeanOfItems(TopKHits(items, self.top_k), device)
+        return MeanOfItems(BinaryHits(items, self.threshold), device)
 
 
 class Perplexity(Metric):
@@ -76,13 +76,13 @@ class Perplexity(Metric):
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
-        from declarative_train.components.metrics.modules.means import ItemLoss, MeanOfItems, Surprises
+        from declarative_train.components.metrics.modules.means import CrossEntropies, ItemLoss, MeanOfItems
 
         if edges.target is not None and edges.input.shape == edges.target.shape and not edges.target.is_floating:
             return MeanOfItems(ItemLoss(edges.ignore_index), device, lambda mean: mean.exp())  # computed in chunks
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())
+        return MeanOfItems(CrossEntropies(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())
 
 
 class MeanMetric(Metric):
@@ -102,6 +102,6 @@ class MeanMetric(Metric):
         )
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
-        from declarative_train.components.metrics.modules.means import Itself, MeanOfItems
+        from declarative_train.components.metrics.modules.means import InputElements, MeanOfItems
 
-        return MeanOfItems(Itself(), device)
+        return MeanOfItems(InputElements(), device)

@@ -47,7 +47,7 @@ class MeanOfItems(MetricModule):
         return self._finish(total / count)
 
 
-class Itself:
+class InputElements:
     """Item values for a `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
@@ -71,7 +71,7 @@ class Errors:
         return self._error(x, target.to(x.dtype)), weight
 
 
-class Hits:
+class TopKHits:
     """Item values for a `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
@@ -87,7 +87,7 @@ class Hits:
         return (scores.topk(self._top_k, -1).indices == number.unsqueeze(-1)).any(-1), weight
 
 
-class Agreements:
+class BinaryHits:
     """Item values for a `MeanOfItems`: 1 if the prediction (score above `threshold`) and the answer agree, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
@@ -101,7 +101,7 @@ class Agreements:
         return (scores > self._threshold) == answer, weight
 
 
-class Surprises:
+class CrossEntropies:
     """Item values for a `MeanOfItems`: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
