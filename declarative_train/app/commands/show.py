@@ -67,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that has
-    no effect, a comment at its top makes lint ignore them."""
+    """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that
+    has no effect, a comment at its top makes lint ignore them. Comments at the end show the formulas of
+    `formula_lines`."""
     from declarative_train.recipe.explicit import explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"

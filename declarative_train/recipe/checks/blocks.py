@@ -12,7 +12,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.core.span import Span
 
 
-def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
+def shadowed_type(span: Span, name: str, what: str, owner: str) -> Diagnostic:
     """shadowed-type (B001)
 
     Finds: a block, or a layer of a plugin, that has the name of an existing type.
@@ -33,8 +33,8 @@ def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
     +       hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `what` is declared (block, layer), `there` is the existing owner of the name.
-    return error("B001", span, f"the {what} `{name}` has the same name as {there}", "choose another name")
+    # `what` is declared (block, layer), `owner` is the existing type of that name, in words.
+    return error("B001", span, f"the {what} `{name}` has the same name as {owner}", "choose another name")
 
 
 def reserved_name(span: Span, name: str, what: str) -> Diagnostic:

@@ -46,8 +46,9 @@ class _ScopeFrame(NamedTuple):
 def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
     """target-in-view (O015)
 
-    Finds: a target that is the model's input shifted by one, after a layer that sees the whole sequence:
-           `self_attention` without `causal` or a mask, or a recurrent layer that is `bidirectional`.
+    Finds: a target that is the model's own input shifted by one position, in a model with a layer in which every
+           position sees the whole sequence: `self_attention` without `causal` or a mask, or a `bidirectional`
+           recurrent layer.
     Why:   each position sees the element that it must predict, and copies it. The loss falls to nearly 0, but the
            model cannot predict an element that it does not see.
     Diff:
@@ -118,7 +119,7 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the same columns as `target`, and its rows shifted to one row earlier (next-token
+    """Return whether `given` has the same columns as `target`, but begins and ends one row earlier (next-token
     prediction)."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False

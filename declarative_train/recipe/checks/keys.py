@@ -18,7 +18,7 @@ def unknown_key(
     name: str,
     where: str,
     known: Iterable[str],
-    home: str | None = None,
+    hint: str | None = None,
     present: Collection[str] = (),
     fixes: tuple[Fix, ...] = (),
     closed: bool = True,
@@ -32,12 +32,12 @@ def unknown_key(
     -     epoch: 5
     +     epochs: 5
     """
-    # `home`: the right section of a key of that name, with its own `fixes`; `present`: the keys that exist;
-    # `closed`: the keys belong to the language; they are not names chosen by a user.
+    # `hint`: what to write instead, with its own `fixes`; without it, the nearest of `known` is suggested.
+    # `present`: the keys of the mapping; `closed`: the known keys are words of the language, not a user's names.
     names = list(known)
-    if home is None:
+    if hint is None:
         fixes = suggest_fix(span, name, names, closed=closed, taken=present)
-    return error("S001", span, f"{where} has no key `{name}`", home or did_you_mean(name, names), fixes=fixes)
+    return error("S001", span, f"{where} has no key `{name}`", hint or did_you_mean(name, names), fixes=fixes)
 
 
 def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str | None = None) -> Diagnostic:
@@ -94,7 +94,7 @@ def unknown_type(
 ) -> Diagnostic:
     """unknown-type (S005)
 
-    Finds: a `type` that is not a component of the expected kind.
+    Finds: a `type` that is not the name of a component of the expected kind (a layer, a loss, an optimizer).
     Why:   `type` selects the component. The suggestion is the known name that is most similar.
     Diff:
         model:

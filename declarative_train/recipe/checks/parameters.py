@@ -1,4 +1,4 @@
-"""Messages about settings of parameters, and on start values from files.
+"""Messages about settings of parameters, and about start values from files.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 """

@@ -107,7 +107,8 @@ class _Site:
 
     def follow_message(self) -> Iterator[Proposal]:
         """Yield the edits that the help of the diagnostic names, such as "write `gpus: 2`", "set layout.gpus to 2" or
-        "known: a, b"; and edits that use a node or field which its message names instead of another one."""
+        "known: a, b". If its message names a node or field, also yield edits that replace another name in the recipe
+        by this one."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -132,8 +133,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace a value in the recipe, a number that the diagnostic mentions, by another number
-        that the diagnostic mentions."""
+        """Yield edits that replace a number in the recipe, if the diagnostic mentions it, by another number that the
+        diagnostic mentions."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:

@@ -62,9 +62,10 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date that a first recipe uses: always `time`; `month` or `yearday` if there are at least
-    four months, depending on the number of different days; `weekday` and `hour` if these differ. `values`: the column
-    `name` without missing values; `format`: how its texts are read."""
+    """Return the parts of a date that a first recipe uses: always `time`; with at least four months also `yearday`, or
+    `month` if there are few different days; with at least 14 days also `weekday`, if the weekdays differ and not all
+    days are the first of a month; `hour` if the hours differ. `values`: the column `name` without missing values;
+    `format`: how its texts are read."""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})
