@@ -144,7 +144,9 @@ def test_a_recipe_is_planned_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("name", "found"),
     [("h100-sxm", "h100-sxm"), ("H100", "h100-sxm"), ("h100-80", "h100-sxm"), ("a100-40gb", "a100-sxm-40gb"),
-     ("v100_32", "v100-sxm-32gb"), ("h100-94", "h100-nvl")],
+     ("v100_32", "v100-sxm-32gb"), ("h100-94", "h100-nvl"), ("4090", "rtx-4090"), ("rtx4090", "rtx-4090"),
+     ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("H100 80GB HBM3", "h100-sxm"), ("tesla t4", "t4"),
+     ("a100_40g", "a100-sxm-40gb")],
 )  # fmt: skip
 def test_a_gpu_is_found_by_a_part_of_its_name(name: str, found: str) -> None:
     assert find_gpu(name).name == found
@@ -154,6 +156,7 @@ def test_a_gpu_is_found_by_a_part_of_its_name(name: str, found: str) -> None:
     ("words", "message"),
     [
         (["--gpu", "h1000"], "there is no GPU `h1000`"),
+        (["--gpu", "rtx"], "`rtx` is the name of several GPUs"),
         (["--count", "12"], "12 GPUs do not fill nodes of 8; help: --count 8 or 16"),
         (["--count", "0"], "--count is 0, and must be between 1 and 1,048,576"),
         (["--length", "512"], "the model has 256 positions, and --length is 512; help: --length 256 or less"),

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target", metavar="TARGET", help="a recipe, or the folder of a published model, of which config.json is enough"
     )
     parser.add_argument("--task", metavar="TASK", help="for a published model: full (default), lora, qlora, pretrain")
-    parser.add_argument("--gpu", metavar="NAME", help="as in `dtrain list hardware`, or its beginning (default: "
-                        "the recipe's; for a published model h100-sxm)")  # fmt: skip
+    parser.add_argument("--gpu", metavar="NAME", help="as in `dtrain list hardware`, or words of it, such as "
+                        "a100-40 (default: the recipe's; for a published model h100-sxm)")  # fmt: skip
     parser.add_argument("--count", type=int, metavar="N", help="number of GPUs; more than 8 in nodes of 8 (default: "
                         "the recipe's; for a published model 8)")  # fmt: skip
     parser.add_argument("--length", type=int, metavar="N", help="for a published model: tokens of a sample")

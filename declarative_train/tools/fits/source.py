@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +13,7 @@ from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, Dtrai
 from declarative_train.app.api.overrides import overrides
 from declarative_train.app.api.recipe import load
 from declarative_train.app.api.tracer import LateTracer
-from declarative_train.components.hardware import HARDWARE
+from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.devices import GPUS
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.diagnostics.suggest import did_you_mean
@@ -24,25 +25,37 @@ if TYPE_CHECKING:
 
 PER_NODE = 8
 MOST_GPUS = 1 << 20
+BRANDS = {"nvidia", "geforce", "tesla", "amd", "instinct", "hbm2", "hbm3"}
 
 Settings = dict[str, Any]
 
 
 def find_gpu(name: str) -> Hardware:
-    """Return the GPU with this name, or the first whose name begins with it or contains its parts: `h100`, `h100-80`,
-    `a100-40`. Raises DtrainError."""
-    known = {each: item for each, item in HARDWARE.items() if item.memory_bytes is not None}
-    word = name.lower().replace("_", "-").replace(" ", "-")
-    if word in known:
-        return known[word]
-    family, *rest = word.split("-")
-    for each in GPUS:
-        first, *parts = each.name.split("-")
-        gib = f"{(each.memory_bytes or 0) >> 30}"
-        if first == family and all(part in parts or part.removesuffix("gb") == gib for part in rest):
-            return each
-    raise DtrainError(f"there is no GPU `{name}` in the table of `dtrain list hardware`; help: "
-                      f"{did_you_mean(word, known, most=40)}", exit_code=WRONG_USE)  # fmt: skip
+    """Return the GPU with this name in the table or in torch. Otherwise return the first one whose name has all words
+    of `name`: `h100`, `a100-40`, `rtx4090`, `NVIDIA A100 40GB`. Raises DtrainError if there is none, or if they are
+    different models."""
+    exact = HARDWARE.get(name.lower()) or hardware_of_device(name)
+    if exact is not None and exact.memory_bytes is not None:
+        return exact
+    words = set(re.findall(r"[^\W_]+", name.lower().replace("rtx", "rtx "))) - BRANDS
+    found = [each for each in GPUS if words and words <= _words(each)]
+    if len({_model(each) for each in found}) == 1:
+        return found[0]
+    known = [each.name for each in found] or [each.name for each in HARDWARE.values() if each.memory_bytes is not None]
+    message = f"`{name}` is the name of several GPUs" if found else f"there is no GPU `{name}`"
+    raise DtrainError(f"{message} in the table of `dtrain list hardware`; help: {did_you_mean(name, known, most=40)}",
+                      exit_code=WRONG_USE)  # fmt: skip
+
+
+def _words(gpu: Hardware) -> set[str]:
+    gib = (gpu.memory_bytes or 0) >> 30
+    return {*gpu.name.split("-"), f"{gib}", f"{gib}g", f"{gib}gb"}
+
+
+def _model(gpu: Hardware) -> str:
+    """Return the part of a GPU's name that its forms (sxm, pcie) and memory sizes share."""
+    first, _, rest = gpu.name.partition("-")
+    return rest if first == "rtx" else first
 
 
 def check_number(word: str, number: int | None, most: int | None) -> None:
