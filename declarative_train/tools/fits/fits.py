@@ -45,8 +45,9 @@ def fits(
     `target`: a recipe, or the folder of a published model (or its hub id in the cache), of which config.json is enough.
     `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`; `count`: number of GPUs;
     `batch`: samples of a step on all GPUs. For a published model: `task` is full (the default), lora, qlora or
-    pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens, or of samples if the model does not read tokens. `price`: of one
-    GPU for an hour. `set`: values of the recipe, as for `load`. Raises DtrainError.
+    pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens, or of samples if the model
+    does not read tokens. `price`: of one GPU for an hour. `set`: values of the recipe, as for `load`. Raises
+    DtrainError.
     """
     written = os.fspath(target)
     hardware = None if gpu is None else find_gpu(gpu)
