@@ -39,9 +39,9 @@ def load(
     set: Mapping[str, object] | None = None,
     with_: Paths | str = (),
 ) -> Recipe:
-    """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments that are merged
-    over it, as by `--with`; `set`: single values by dotted path, as by `--set`. Each method of the recipe reads the
-    file again. Raises DtrainError for any other type of `path`."""
+    """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments that are
+    merged over it, as by `--with`; `set`: single values by dotted path, as by `--set`. Each method of the recipe reads
+    the file again. Raises DtrainError if there is no readable file at `path`, or `path` has another type."""
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
@@ -117,8 +117,9 @@ class Recipe:
 
         `resume`: `"auto"` continues from the newest checkpoint among this recipe's runs, a path from that run or
         checkpoint. `max_steps`: stop after this number of optimizer steps. `quiet`: print problems only. Raises
-        DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) stops the
-        run after the current step, with a checkpoint; a second interrupt raises KeyboardInterrupt.
+        DtrainError if the recipe has errors or the run fails, and ValueError if `max_steps` is below 1. An interrupt
+        (the stop button of a notebook) stops the run after the current step, with a checkpoint; a second interrupt
+        raises KeyboardInterrupt.
         """
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 

@@ -112,13 +112,14 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or of
-        numbers in the unit of their column.
+        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or
+        of numbers in the unit of their column.
 
-        `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl, parquet,
-        npy). `outputs`: nodes whose outputs are returned unchanged, such as an embedding. `keep`: columns of `rows` to
-        repeat in the result. `ranks`: number of processes that share the rows; it does not change the result. The
-        result is a DataFrame, with the index of a given one; without pandas, a pyarrow Table. Raises DtrainError.
+        `rows`: a pandas DataFrame or Series (one row), a pyarrow Table, a mapping of columns, a list of rows, or the
+        path of a file (csv, jsonl, parquet, npy). `outputs`: nodes whose outputs are returned unchanged, such as an
+        embedding. `keep`: columns of `rows` to repeat in the result. `ranks`: number of processes that share the rows;
+        it does not change the result. The result is a DataFrame, with the index of a given one; without pandas, a
+        pyarrow Table. Raises DtrainError.
         """
         from declarative_train.inference.predict import Prediction
 

@@ -22,8 +22,9 @@ SHOWN_OF_ROW = 3
 
 
 def first_step(plan: Plan, width: int | None) -> str:
-    """Compute the first step of a plan and return its values, rank by rank, as text. Raises RunFailure, DataError,
-    SourceError, BadSampleError."""
+    """Compute the first step of a plan and return its values, rank by rank, as text. For a model with more than
+    MOST_PARAMETERS parameters, return a sentence that says so. Raises RunFailure, DataError, SourceError,
+    BadSampleError."""
     from declarative_train.run.simulated_first_step import MOST_PARAMETERS, compute_ranked_step
 
     count = sum(item.num_elements for item in plan.parameters if item.tie is None)
@@ -108,8 +109,8 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for each gradient that is shown: its values on each rank, and combined over the ranks.
-    `places`: the names of the ranks."""
+    """Yield (sentence, table) for the gradients that are shown: their values on each rank, and combined over the
+    ranks. Yield nothing if the batch has only one part. `places`: the names of the ranks."""
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"

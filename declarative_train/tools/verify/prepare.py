@@ -18,9 +18,9 @@ _FLOATS = {"float16", "bfloat16", "float32"}
 
 
 def plan_here(plan: Plan, device: Device | None = None, *, in_float64: bool = False) -> Plan:
-    """Return the plan changed to run with all ranks on this machine, without evaluations and checkpoints. `device`:
-    where to run; None: GPUs if there are enough, otherwise the CPU. `in_float64`: parameters and messages between ranks
-    are float64."""
+    """Return the plan changed to run with all ranks on this machine, without evaluations, checkpoints, early stop,
+    time limit and moving average. `device`: where to run; None: GPUs if there are enough, otherwise the CPU.
+    `in_float64`: parameters and messages between ranks are float64."""
     layout = plan.layout
     if layout.num_nodes > 1:
         size = len(layout.ranks)
