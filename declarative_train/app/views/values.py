@@ -31,8 +31,8 @@ SAMPLES = 3
 
 
 def first_rows(data: DataSpec, width: int | None) -> str:
-    """Return the first training samples as text: for each field, the values of its columns, the conversion, the result.
-    Raises DataError, SourceError and BadSampleError."""
+    """Return the first training samples as text. For each field it shows the values of its columns, how they are
+    converted, and the result. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)

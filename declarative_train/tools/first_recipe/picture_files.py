@@ -62,9 +62,9 @@ class PictureFiles:
 
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
-    """Read the picture files in a column, or those whose names are in it, and return facts about them. `folder`: the
-    folder to which names are relative, or None. Of many files only some are read, from all parts of the table. Raises
-    UnusableError."""
+    """Read the picture files whose names or contents are in the column `column`, and return facts about them.
+    `folder`: the folder to which names are relative, or None. Of many files only some are read, from all parts of the
+    table. Raises UnusableError."""
     import numpy as np
 
     number = table.num_rows
