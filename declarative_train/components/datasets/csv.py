@@ -292,7 +292,7 @@ class CsvDataset(FilesDataset):
         width = _WRONG_WIDTH.search(error)
         if width is not None:
             row, wanted, got = width.groups()
-            where = f"{self._line(path, int(row))} of {format_path(path)}" if row else format_path(path)
+            where = f"{self._format_line(path, int(row))} of {format_path(path)}" if row else format_path(path)
             what = f"has {got} {'value' if got == '1' else 'values'} where the others have {wanted}"
             return SourceError("unreadable", f"{where} {what}", help=_other_delimiter(path, self.delimiter))
         if "Empty CSV" in error:
