@@ -1,4 +1,4 @@
-"""Section `checkpoint`: when the state of a run is saved, and how much of it."""
+"""Section `checkpoint`: how often checkpoints are saved, which of them are kept, and where."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from declarative_train.recipe.sections.section import Section
 
 
 class Best(Section):
-    """The best checkpoint by a metric, which is kept in addition to the last ones."""
+    """The checkpoint with the best value of a metric, which is kept in addition to the last ones."""
 
     metric: str
     """Metric to compare: `<set>/loss` or `<set>/<metric>`, such as validation/accuracy."""
@@ -18,7 +18,7 @@ class Best(Section):
 
 
 class Checkpoint(Section):
-    """Saving of the state of a run: how often, and how much of it."""
+    """Checkpoints: how often they are saved, which of them are kept, and where."""
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run."""

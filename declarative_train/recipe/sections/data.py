@@ -1,4 +1,4 @@
-"""Section `data`: a source gives a table, fields are the named tensors of a sample, sets are parts of the rows."""
+"""Section `data`: the source gives rows, fields are the named tensors of a sample, sets are parts of the rows."""
 
 from typing import Annotated, Literal
 

@@ -13,8 +13,7 @@ RUNS = "runs"
 
 
 def _check_folder(folder: str) -> str:
-    """Return the folder. Raises ValueError for a path such as `memory://`, whose content is lost when the process
-    ends."""
+    """Return the folder. Raises ValueError for `memory://...`, whose content is lost when the process ends."""
     if folder.startswith("memory:"):
         raise ValueError(f"`{folder}` is memory of one process: use a folder, or a URL such as s3://bucket/runs")
     return folder
@@ -32,11 +31,11 @@ class Csv(Section):
 
 
 class Jsonl(Section):
-    """JSON lines: the file events.jsonl in the run's folder, which every run writes."""
+    """JSON lines: the file events.jsonl in the run's folder. Every run writes it, also without this key."""
 
 
 class Mlflow(Section):
-    """MLflow: a run there gets the metrics and settings of this run."""
+    """MLflow: the metrics and settings of the run are written to a run of MLflow."""
 
     uri: str | None = None
     """The tracking server, such as http://host:5000; left out: MLFLOW_TRACKING_URI, or else mlflow.db in `dir`."""
@@ -45,7 +44,7 @@ class Mlflow(Section):
 
 
 class Wandb(Section):
-    """Weights & Biases: a run there gets the metrics and settings of this run."""
+    """Weights & Biases: the metrics and settings of the run are written to a run of Weights & Biases."""
 
     project: str | None = None
     """The project of the run; left out: the recipe's name."""
@@ -54,16 +53,18 @@ class Wandb(Section):
 
 
 class PluginSink(Section):
-    """Base class of the sections for sinks that a recipe's plugins define: their settings, and the file and class of
-    the sink."""
+    """Base class of the sections for sinks that plugins define. The fields of a subclass are the settings of the sink;
+    `plugin_path` and `plugin_class` are its file and its class.
+    """
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
 
 
 class Sinks(Section):
-    """Destinations of metrics and events in addition to the terminal and events.jsonl; sinks of `plugins` can be named
-    too."""
+    """Destinations of metrics and events in addition to the terminal and events.jsonl. Sinks that `plugins` define are
+    allowed too.
+    """
 
     # for editors that know the schema alone: a plugin may bring others
     model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "object"}})
@@ -93,7 +94,9 @@ class Logging(Section):
 
 
 def logging_with(sinks: Mapping[str, type[PluginSink]]) -> type[Logging]:
-    """Return the class of the section `logging` with these sinks in addition to those of dtrain."""
+    """Return the class of the section `logging` with sinks in addition to those of dtrain. `sinks`: {name: class of its
+    section}.
+    """
     more: dict[str, Any] = {name: (kind | None, None) for name, kind in sinks.items()}
     whole = create_model("Sinks", __base__=Sinks, __module__=__name__, **more)
     kinds: Any = (whole, whole(tensorboard=TensorBoard()))

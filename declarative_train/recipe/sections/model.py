@@ -1,5 +1,6 @@
-"""Section `model`: the graph and its blocks, start values, and settings of parameters. `recipe/model/expand.py` reads
-blocks and nodes."""
+"""Section `model`: the graph and its blocks, start values, and settings of parameters. (`recipe/model/` reads the graph
+and the blocks.)
+"""
 
 from typing import Any, Literal
 

@@ -17,8 +17,9 @@ def _check_weight(weight: float) -> float:
 
 
 class LossTerm(Section):
-    """Loss of the objective: the sum over its valid elements, divided by their number, both over the global batch. Keys
-    other than those below belong to its `type`."""
+    """Term of the loss: the sum over its valid elements, divided by their number, both over the global batch. Keys
+    other than those below belong to its `type`.
+    """
 
     inline: ClassVar[str | None] = "component"
 
@@ -34,8 +35,9 @@ class LossTerm(Section):
 
 
 class MetricTerm(Section):
-    """Metric, which uses input, target and mask of the loss that `of` names, or has these of its own. Keys other than
-    those below belong to its `type`."""
+    """Metric. It uses the input, target and mask of the loss that `of` names, or its own. Keys other than those below
+    belong to its `type`.
+    """
 
     inline: ClassVar[str | None] = "component"
 

@@ -1,4 +1,5 @@
-"""Section `parallelism`: how the ranks share the work, as a product of axes; a word means one of the usual products.
+"""Section `parallelism`: how the ranks share the work, as a product of axes. A word such as `ddp` is short for a common
+product.
 
 `Axes` and `Dp` can be run; the planner replaces `Auto` by one of them. The mesh is computed only here: later code uses
 the axes, not the word.
@@ -35,14 +36,15 @@ class DataAxes(Section):
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Sizes of the data axes that are set, by name."""
+        """{axis: size} of the data axes that are set."""
         both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
         return {name: size for name, size in both if size is not None}
 
 
 class PipelineAxis(Section):
-    """A pipeline: the model is divided into stages, and microbatches pass through them. It uses the ranks that the
-    other axes do not use, each with one or more stages."""
+    """A pipeline: the model is divided into stages, and microbatches pass through them. Its ranks are those that the
+    other axes do not use; each has one or more stages.
+    """
 
     stages: Annotated[int, Field(ge=2)]
     """Number of stages of the model."""
@@ -55,7 +57,7 @@ class PipelineAxis(Section):
 
     @property
     def most_ranks(self) -> int:
-        """Largest possible number of ranks: each rank then has as few stages as the schedule allows."""
+        """Largest possible number of ranks in the pipeline. Each rank then has as few stages as the schedule allows."""
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
@@ -83,7 +85,7 @@ class ContextAxis(Section):
 
 
 class Axes(Section):
-    """Axes of parallelism, with one rank per device. Without axes, one process on one device."""
+    """Axes of parallelism, with one rank per device. A recipe without axes runs one process on one device."""
 
     data: DataAxes | None = None
     """The axes whose ranks take different rows of a batch."""
@@ -101,7 +103,8 @@ class Axes(Section):
     @property
     def mode(self) -> Mode:
         """Name of the main axis: `pipeline`, else `fsdp` or `ddp` if there are data axes, else `expert`, `tensor` or
-        `context`; for no axes `single`."""
+        `context`. `single` if there are no axes.
+        """
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
@@ -112,7 +115,7 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word of the section `parallelism` that means exactly these axes; None if there is none."""
+        """Word of the section `parallelism` that means exactly these axes; None if no word does."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
@@ -135,9 +138,10 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of the key `reshard`, with its default: whether the ranks free the gathered parameters after the
-        forward (a number: as in `fully_shard`); None if nothing is sharded. In a pipeline it is False: sharded stages
-        stay gathered for a whole step."""
+        """Value of the key `reshard`, or its default: whether ranks free the gathered parameters after the forward
+        pass; a number as in torch's `fully_shard`. None if nothing is sharded. False in a pipeline, whose stages keep
+        the gathered parameters for a whole step.
+        """
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -151,7 +155,7 @@ class Axes(Section):
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Sizes that are set, by axis, except for the pipeline."""
+        """{axis: size} of the axes that are set, except for the pipeline."""
         own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
         own = own if self.expert is None else own | {"expert": self.expert}
         inner: tuple[tuple[Axis, ContextAxis | TensorAxis | None], ...]
@@ -164,7 +168,7 @@ class Axes(Section):
         return prod(axis.size for axis in (self.context, self.tensor) if axis is not None)
 
     def multiply_sizes(self) -> int:
-        """Return the product of the sizes that are numbers."""
+        """Return the product of the sizes that are set and not `all`."""
         return prod(size for size in self.sizes.values() if size != "all")
 
     def data_parallel_size(self, num_gpus: int) -> int:
@@ -174,12 +178,11 @@ class Axes(Section):
         return num_gpus if self.pipeline is None else self.multiply_sizes() // self._num_inner
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Return the mesh for a number of GPUs; None if that is not divisible by the sizes of the axes.
+        """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
 
-        The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
-        shards exchange more than replicas, then the ranks of `expert` and `context`; the ranks of `tensor` exchange the
-        most. An axis of size `all` that gets one rank is left out if there is another axis; so is `replicate` with one
-        rank next to `shard`.
+        The axes are ordered from the outermost to the innermost, by the traffic between their ranks: stages of the
+        pipeline (least), replicas, shards, experts, context, tensor (most). An axis of size `all` that gets one rank is
+        left out if there is another axis; so is `replicate` with one rank if there is an axis `shard`.
         """
         if self.mode == "single":
             return ()
@@ -225,8 +228,9 @@ class Dp(Section):
 
 
 class Auto(Section):
-    """The planner chooses the product of axes that fits into memory and is fastest by its estimates; `dtrain plan`
-    shows why."""
+    """Choice of axes by the planner: of the products of axes that fit into memory, the fastest by its estimates.
+    `dtrain plan` shows how it was chosen.
+    """
 
     mode: ClassVar[Literal["auto"]] = "auto"
     word: ClassVar[str] = "auto"
@@ -249,7 +253,7 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word means; None for a word that needs numbers too (`pipeline`)."""
+    """Return the section that a word of `parallelism` means; None for a word that also needs numbers (`pipeline`)."""
     if word in ("pipeline", "expert", "context", "tensor"):
         return None
     if word in AXES_OF_WORDS:
@@ -258,8 +262,8 @@ def of_word(word: str) -> Axes | Dp | Auto | None:
 
 
 def mode_on(mode: str, num_gpus: int) -> str:
-    """Return the mode for `num_gpus` GPUs: with several, `single` becomes `ddp`; with one, every mode becomes `single`;
-    `auto` is returned unchanged.
+    """Return the mode to use with `num_gpus` GPUs. With several, `single` becomes `ddp`; with one, every mode becomes
+    `single`; `auto` does not change.
     """
     if num_gpus > 1:
         return "ddp" if mode == "single" else mode

@@ -12,8 +12,9 @@ from declarative_train.recipe.sections.section import Section
 
 
 class ParameterSettings(Section):
-    """Settings of the parameters that a selector matches. Later selectors win key by key; a key left out changes
-    nothing."""
+    """Settings of the parameters that a selector matches. If several selectors match a parameter and set the same key,
+    the last one counts; a key that is left out changes nothing.
+    """
 
     frozen: bool | None = None
     """No gradient, and evaluation behaviour of the layers (dropout off, running statistics fixed)."""
@@ -45,5 +46,5 @@ class ParameterSettings(Section):
         )
 
     def update_with(self, later: "ParameterSettings") -> "ParameterSettings":
-        """Return a copy in which each key that `later` has replaces that of these settings."""
+        """Return a copy of these settings, in which the keys that are set in `later` have the values from there."""
         return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

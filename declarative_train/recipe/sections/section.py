@@ -1,5 +1,6 @@
-"""Base class of all sections of a recipe: frozen, closed, strict pydantic models. The docstrings under the fields
-become the JSON schema."""
+"""Base class of all sections of a recipe: frozen, strict pydantic models that accept no unknown keys. The docstrings
+under their fields become descriptions in the JSON schema.
+"""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -30,7 +31,9 @@ class Section(BaseModel):
 
 
 def with_pack_keys(name: str, section: type[Section]) -> Any:
-    """Return a section's class with the keys that packs add to it. Raises PackError."""
+    """Return the class of a section with the keys that packs add to it. `name`: name of the section; `section`: its
+    class. Raises PackError.
+    """
     more = tuple(load(pack.keys[name]) for pack in find_packs().values() if name in pack.keys)
     if not more:
         return section
@@ -40,7 +43,7 @@ def with_pack_keys(name: str, section: type[Section]) -> Any:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the pydantic models that a value with this type annotation may be."""
+    """Yield the pydantic classes in a type annotation, such as A and B in `A | list[B]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):

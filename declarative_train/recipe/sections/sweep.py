@@ -26,7 +26,7 @@ _OVER = {
 
 
 class Sweep(Section):
-    """Settings that `dtrain sweep` tries; `dtrain run` ignores them."""
+    """Settings that `dtrain sweep` varies, and how it chooses their values. `dtrain run` ignores this section."""
 
     type: Literal["grid", "random", "optuna"]
     """`grid`: every combination; `random`: random points; `optuna`: points that depend on the results of earlier ones

@@ -103,6 +103,8 @@ if OF_PACKS:
 
 
 def keys_of(section: str) -> set[str]:
-    """Return the names of all keys that a section may have; for `parallelism`, of all its forms."""
+    """Return the names of all keys that a section may have. For `parallelism`, these are the keys of all its
+    classes.
+    """
     models = models_in(Top.model_fields[section].annotation)
     return {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}

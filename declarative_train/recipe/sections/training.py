@@ -14,8 +14,9 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class LrScheduleSection(Section):
-    """Learning-rate schedule: a factor on the lr of every parameter group, including `warmup`. Keys other than those
-    below belong to its `type`."""
+    """Learning-rate schedule: a factor on the learning rate of every parameter group, including `warmup`. Keys other
+    than those below belong to its `type`.
+    """
 
     inline: ClassVar[str | None] = "component"
 
@@ -34,7 +35,7 @@ def _constant() -> LrScheduleSection:
 
 
 class EarlyStop(Section):
-    """Ends the run when a metric no longer improves."""
+    """Early stopping: the run ends when a metric no longer improves."""
 
     metric: str
     """Metric to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
@@ -45,15 +46,16 @@ class EarlyStop(Section):
 
 
 class Ema(Section):
-    """A moving average of each trained parameter: average x d + parameter x (1 - d) after each step, counted from 1,
-    with d = min(decay, (1 + step) / (10 + step))."""
+    """Moving average of each trained parameter. After each step it is average x d + parameter x (1 - d), with d =
+    min(decay, (1 + step) / (10 + step)); steps are counted from 1.
+    """
 
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
     """Part of the average that a step keeps: it averages about 1 / (1 - decay) steps; fewer at the beginning."""
 
 
 class Precision(Section):
-    """Precision of computation, and of gradients that ranks exchange; docs/precision.md has the whole table."""
+    """Precision of computation, and of the gradients that ranks exchange. docs/precision.md has the whole table."""
 
     compute: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
     """Precision of forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
@@ -68,7 +70,7 @@ class Precision(Section):
 
     @property
     def of_fields(self) -> DType:
-        """Dtype of floating-point fields that do not set `dtype`."""
+        """Dtype of the floating-point fields that do not set `dtype`."""
         return "float64" if self.compute == "fp64" else "float32"
 
 
@@ -139,7 +141,9 @@ class Training(Section):
 
 
 def share_of_run(duration: Duration, training: Training) -> float | None:
-    """Return the part of the run (0 to 1) that a duration covers; None if that depends on the number of samples."""
+    """Return the part of the run that a duration covers (1: all of it). None if that depends on the size of the
+    training set.
+    """
     if duration.unit == "%":
         return duration.value / 100
     if training.epochs is not None:
