@@ -84,8 +84,8 @@ class ShapeError(NamedTuple):
     """Reason why a component cannot be used with its inputs: a sentence in the words of the recipe.
 
     `port` or `field` (dotted for nested fields): the value that the message points to. `help`: one hint. `is_warning`:
-    torch accepts the inputs, but they are probably not intended. `lacks_key`: a key is missing in the recipe, whatever
-    values the data have.
+    torch accepts the inputs, but they are probably not intended. `lacks_key`: the recipe lacks a key, so that the error
+    does not depend on the values of the data.
     """
 
     message: str
@@ -97,8 +97,9 @@ class ShapeError(NamedTuple):
 
 
 class ModelParts(NamedTuple):
-    """Parts of a library's model, computed one after the other. `outputs`: the output of each part, by its path, in
-    order. `ties`: name of a parameter -> name of the parameter that it is the same tensor as."""
+    """Parts of a library's model, computed one after the other. `outputs`: {path of a part: its output}, in order.
+    `ties`: {name of a parameter: name of the parameter with which it shares its tensor}.
+    """
 
     outputs: Mapping[str, TensorSpec]
     ties: Mapping[str, str]
@@ -143,8 +144,8 @@ class Layer(Component, ABC):
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
         """Return how to connect a text encoder: (name of its model, its ports for token ids, its port for the padding
-        mask). Return None for other layers. Call it only if `check` found no error. Messages propose the last
-        port for token ids.
+        mask). Return None for a layer that is not one. Call it only if `check` found no error. The last of the ports
+        for token ids is the one that messages suggest.
         """
         return None
 
@@ -416,8 +417,9 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. With `of_layer`, the code of the layer sets the values:
-    `whole` returns them, also for other parameters tied to this one, and `fill` is not called."""
+    """Init: the rule for the start values of a parameter. If `of_layer` is true, the code of the layer sets the values.
+    Then `whole` returns them, also for other parameters tied to this one, and `fill` is not called.
+    """
 
     of_layer: ClassVar[bool] = False
 

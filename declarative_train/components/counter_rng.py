@@ -1,4 +1,5 @@
-"""Counter-based random numbers: a key and a number always give the same value; whole arrays are computed at once.
+"""Counter-based random numbers: the same key and number always give the same random value. Functions compute whole
+arrays at once.
 
 The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
 2014): every bit of the result depends on every bit of the number. There is no state, so row 10^12 costs as much as row
@@ -18,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 def key_of(*parts: object) -> int:
-    """Return a 64-bit hash of the parts, for use as a key; it is the same on every machine."""
+    """Return a 64-bit hash of `parts`, for use as a key; it is the same on every machine."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

@@ -284,14 +284,16 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Settings that are equal in all fields of a recipe, which all join rows to samples; None: a field that does so
-        is the only one."""
+        """Settings that must be equal in all fields of a recipe if this field joins several rows to one sample; each
+        other field must then do so too. None if this field must be the only one.
+        """
         return None
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Lengths, ascending, to which the first dimension of the values of a batch is cut: to the smallest one that
-        holds all of them. (): it is never cut."""
+        """Lengths, ascending, for the first dimension of the values of a batch. It is cut to the smallest length that
+        holds all values of the batch. (): it is never cut.
+        """
         return ()
 
     @property
@@ -319,7 +321,7 @@ class Field(Component, ABC):
         return None
 
     def needs_value(self, column: Column) -> bool:
-        """Return whether a row in which this column is missing cannot be used."""
+        """Return whether a row cannot be used if its value in this column is missing."""
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":

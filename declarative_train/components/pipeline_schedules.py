@@ -4,8 +4,8 @@ its cost.
 All give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
-Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The closed forms are derived from
-the grids of torch's own implementations, and a test compares the two.
+Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The formulas for idle time and
+memory are derived from the schedules of torch's own implementations, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return the largest number of microbatches that wait for their backward on a rank at the same time, counted
-        once for each of the rank's `num_chunks` stages; if the backward is split, that wait for the gradients of
-        weights."""
+        """Return the largest number of microbatches that a rank keeps at the same time until their backward, counted
+        once for each of its `num_chunks` stages. If the backward is split, they are kept until the gradients of weights
+        are computed.
+        """
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

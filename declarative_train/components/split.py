@@ -18,7 +18,7 @@ class Candidates(NamedTuple):
     read         returns the values of a column
     shuffled     returns the numbers 0..n-1 in an order that depends only on the seed and the name of the set
     by, sort     keys of `data.window`, if there is a window
-    behind       fraction of the rows at the end that belong to sets cut by `last` after this one
+    behind       fraction of the rows that sets cut by `last` after this one get, at the end of the source
     """
 
     num_rows: int
@@ -31,7 +31,7 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Result of a split: `num_rows` random rows, which the package `data` draws without listing all numbers."""
+    """Result of a split: `num_rows` random rows. The package `data` draws them without making a list of all numbers."""
 
     num_rows: int
 
@@ -54,7 +54,7 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return a copy without `of` (the name of a source of a mixture), for a table that is not a mixture."""
+        """Return a copy for a table that is not a mixture: without the key `of`, which names a source of a mixture."""
         return self.model_copy(update={"of": None})
 
     @property

@@ -73,9 +73,9 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _expand_loss(node: Mapping) -> Mapping:
-    """Return the section `objective` with the short form `loss: {...}` expanded to `losses: {loss: ...}`, which
-    replaces the losses of the base recipe. If the section has both keys, it is expanded only if
-    `_may_be_together` allows both, and otherwise returned unchanged.
+    """Return the section `objective` with the short form `loss: {...}` expanded to `losses: {loss: ...}`. The new
+    `losses` replaces the losses of the base recipe. A section that has both keys, in a way that `_may_be_together` does
+    not allow, is returned unchanged.
     """
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):

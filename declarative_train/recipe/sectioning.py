@@ -108,8 +108,8 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """Read the top-level keys that are not sections, and report unknown keys. A misspelt name of a section is
-        unknown too, although its section is read.
+        """Read the top-level keys that are not sections, and report unknown keys. If the name of a section is misspelt,
+        its section is read all the same, but the key is reported.
         """
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_find_outdented(self.document.root))

@@ -207,9 +207,10 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value: its index in the vocabulary, or -1 if it is not in it. The class number
-    `unknown` is reserved for such values, so indices from `unknown` on are increased by one. `lacks`: true where a
-    value is missing."""
+    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. If `unknown` is a
+    number, it is reserved for values that are not in the vocabulary, so indices from `unknown` on are increased by one.
+    `lacks`: true where a value is missing.
+    """
     import numpy as np
 
     if values.dtype == object:

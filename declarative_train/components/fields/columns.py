@@ -149,16 +149,18 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return `intervals` unchanged, one per column, if the last dimension of `shape` is the columns, else one interval
-    that covers all."""
+    """Return `intervals` unchanged, one per column, if the last dimension of `shape` has one element per column; else
+    one interval that contains all of them.
+    """
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)
 
 
 def has_finite_sum(values: np.ndarray) -> bool:
-    """Return whether the sum is finite, in which case all values are. False says nothing about the values, since a sum
-    of large numbers can overflow. It takes half the time of testing each value."""
+    """Return whether the sum of the values is finite. If it is, every value is finite; if not, values can still be
+    finite, because a sum of large numbers can overflow. It takes half the time of testing each value.
+    """
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -262,7 +262,7 @@ class TensorField(FieldOfColumns):
         return work.astype(target)
 
     def _overflow_error(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
-        """Return the error that names the largest of the values that do not fit into `dtype`."""
+        """Return the error for values that do not fit into `dtype`, which names the largest of them."""
         import numpy as np
 
         size = np.abs(values.astype(np.float64)).reshape(len(values), -1)
@@ -371,7 +371,9 @@ class _MomentsTally(Tally):
         return found
 
     def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of the first element for which `bad` is true."""
+        """Return the least and the greatest value of the first element (of those that a row has) for which `bad` is
+        true.
+        """
         import numpy as np
 
         first = np.flatnonzero(bad)[0]

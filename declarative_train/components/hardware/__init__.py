@@ -1,4 +1,4 @@
-"""Devices that a recipe can name by `layout.hardware`, and the lookup of the device on which a run finds itself."""
+"""Devices that a recipe can name by `layout.hardware`, and the lookup of the device that a run uses."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of the set among `size` rows. `behind`: fraction that sets after this one get. Both ends
-        are rounded in the same way for every set, counted from the last row, so that adjacent sets neither overlap nor
-        leave a gap."""
+        """Return begin and end of the set among `size` rows. `behind`: fraction of the rows that the sets after this
+        one get. Both ends are rounded in the same way for every set, counted from the last row, so that adjacent sets
+        neither overlap nor leave a gap.
+        """
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
@@ -103,7 +104,9 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(values: np.ndarray) -> np.ndarray:
-    """Return values of a column as values that can be compared: texts, with a value of its own for a missing one."""
+    """Return the values of a column in a form that can be compared: an object column as texts, in which all missing
+    values are the same text. Other columns are returned unchanged.
+    """
     import numpy as np
 
     if values.dtype != object:

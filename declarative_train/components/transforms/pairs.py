@@ -1,8 +1,7 @@
-"""Base of transforms that mix each sample of a training batch with a partner, its neighbour in the order of the epoch
-(mixup).
+"""Base of transforms that mix each sample of a training batch with another one, its partner (mixup).
 
 Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank (the size of a
-microbatch is even), so every layout mixes the same samples. Shares and boxes are random functions of (seed, epoch,
+microbatch is even), so every layout mixes the same samples. The random shares and boxes depend only on (seed, epoch,
 sample, position in the list of transforms).
 """
 
@@ -26,8 +25,9 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base class of transforms that mix two samples. `mix` does so for all rows (R, ...) of a microbatch; `apply`,
-    which gets a single sample, returns it unchanged."""
+    """Base class of transforms that mix two samples. `mix` mixes all rows (R, ...) of a microbatch; `apply`, which gets
+    a single sample, returns it unchanged.
+    """
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
@@ -78,8 +78,9 @@ def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
 
 
 def _joehnk(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return proposals of Joehnk's method and whether each is accepted, from two uniform numbers; computed with
-    logarithms, since powers of 1 / alpha underflow."""
+    """Return proposals of Joehnk's method, and whether each is accepted, from two arrays of uniform random numbers. It
+    is computed with logarithms, because powers of 1 / alpha underflow.
+    """
     import numpy as np
 
     one, other = np.log(first) / alpha, np.log(second) / alpha

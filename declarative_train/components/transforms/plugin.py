@@ -160,7 +160,7 @@ def _is_side(value: object) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """Return a copy of an image or array, so that the user's code may write to it."""
+    """Return a copy of an image or array, so that the user's code may change it."""
     return value.copy()
 
 

@@ -20,9 +20,9 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return an error inside a shipped block, moved into the recipe: to the value of the block parameter that the wrong
-    text reads, or, if it does not read exactly one, to `at`. `fields`: the keys of the node that uses the block. `at`:
-    span of its `type`.
+    """Return an error inside a shipped block with a span in the recipe. If the text with the error reads exactly one
+    block parameter that the node sets, it is the span of this value, else `at`. `fields`: the keys of the node that
+    uses the block. `at`: span of its `type`.
     """
     assert block.file is not None
     if problem.span.path != block.file.path:

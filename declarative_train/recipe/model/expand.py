@@ -125,8 +125,8 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return {text: reference} for the references of the objective to nodes, and one item for each wrong reference: its
-    error, or None if that is already reported.
+    """Return {text: reference} for the references of the objective to nodes, and a list with an item for each wrong
+    reference: its error, or None if the error is already reported.
     """
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []

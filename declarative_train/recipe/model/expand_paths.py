@@ -14,8 +14,9 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return the graph with a path set in every node, `prefix` + name, and the entries `parameters` of its blocks,
-    inner blocks first. `opened`: {`id` of the graph of a block: (definition of the block, variables of its templates)}.
+    """Return the graph with the path of every node set, and the entries `parameters` of its blocks, inner blocks first.
+    The path of a node is `prefix` and its name. `opened`: {`id` of the graph of a block: (definition of the block,
+    variables of its templates)}.
     """
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []

@@ -129,11 +129,11 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Entries `parameters` in the definition of a block, for one node with that block as type.
+    """Entries `parameters` in the definition of a block, for one node that has this block as its type.
 
-    `prefix`: path of the node. `entries`: the mapping as written; its templates may read `names` (the block's
-    parameters) and, if a selector passes through a `repeat`, `index`. `may_miss`: selectors may match nothing, as in a
-    shipped block, whose parameters can make parts of the model absent.
+    `prefix`: path of the node. `entries`: the mapping as written. `names`: variables for its templates (the block's
+    parameters); a template may also read `index` if its selector passes through a `repeat`. `may_miss`: whether
+    selectors may match nothing. This is true for shipped blocks, whose parameters can make parts of the model absent.
     """
 
     prefix: str
@@ -162,8 +162,9 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
     """Return the operation that computes the value of a wire: the type of a layer, or the outermost function of an
-    expression. For a wire from a block, the operation inside it. Functions that only select, rearrange or convert
-    values (such as a slice) are skipped. None if the value is an input, or has no such operation.
+    expression. If the wire is an output of a block, the operation is searched inside the block. Functions that only
+    select, rearrange or convert values (such as a slice) are skipped. None if the value is an input, or has no such
+    operation.
     """
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)

@@ -208,7 +208,8 @@ class Axes(Section):
 
 class Dp(Section):
     """Single process with several devices: each batch is scattered to them, and the outputs are gathered. There is no
-    mesh: a plan counts the devices as copies of the model."""
+    mesh; plans call the devices copies of the model.
+    """
 
     mode: ClassVar[Literal["dp"]] = "dp"
     word: ClassVar[str] = "dp"
