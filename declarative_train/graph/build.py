@@ -62,7 +62,7 @@ def build(
     `field_draws`  source of random numbers for expressions that are computed from fields alone
     `added`        names of parameters that the caller registers in the module later
     `is_sharded`   `fully_shard` will be applied to the module, and adds methods to it; a node with the name of such a
-                   method is registered as another attribute"""
+                   method is called by another attribute (`graph/module_names.py`)"""
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)

@@ -1,4 +1,4 @@
-"""Checks whether losses and metrics accept the shape, dtype and values of the tensors that they read."""
+"""Checks of losses and metrics: whether they accept the shape, dtype and values of the tensors that they read."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with the task "multiclass" if its loss expects one class of several, its target has a
-        probability for each class (floats), and the metric has a key `task` that is not set. Otherwise return it
-        unchanged. `target`: spec of the target."""
+        """Return the metric with the task "multiclass", if the target has a probability for each class and the loss of
+        the metric expects one class of several. (Without a task, the metric would take such a target for several
+        labels.) Return the metric unchanged if its key `task` is set, or if it has no such key. `target`: spec of the
+        target."""
         if (
             not self.one_class
             or target is None
@@ -90,8 +91,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` is a perplexity that can be computed from the loss of each item, which `term` computes.
-    Such a metric does not read the scores."""
+    """Return whether `other` is a perplexity that can be computed from the losses of the items, which `term` computes.
+    Then it does not need the scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -99,7 +100,8 @@ def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
 
 
 def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values of `target` at which `mask` is not 0. If one of them has fewer rows, only its rows count."""
+    """Return the values of `target` at which `mask` is not 0. If their numbers of rows differ, only the first rows,
+    which both have, are used."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]
 

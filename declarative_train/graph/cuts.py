@@ -193,8 +193,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return {output: way in which the ranks may divide it} for outputs of `node`. Only outputs in the argument
-        `heads` of `derive_cuts` have an entry."""
+        """Return {output: way in which the ranks may divide it} for the outputs of `node`. Outputs that are not in the
+        argument `heads` of `derive_cuts` have no entry."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -214,8 +214,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _divide_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return how the ranks divide a layer in the way `kind`. Return a text with the reason if `kind` applies to the
-        layer, but it must stay undivided; None if `kind` does not apply to it."""
+        """Return the division of a layer in the way `kind`. Return a text with the reason if `kind` applies to the
+        layer, but it must stay undivided. Return None if `kind` does not apply to it."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -364,8 +364,8 @@ _ROLES: dict[str, Role] = {
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression has only element-wise functions, and no constant vector, which would have to be
-    divided along the features."""
+    """Return whether an expression consists of element-wise functions, inputs and single numbers only. (A constant
+    vector would have to be divided along the features, as the inputs are.)"""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS
         return is_each and all(_is_elementwise(operand) for operand in term.operands)

@@ -90,12 +90,13 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Call `check` with specs and return (the error that it finds or None, {input: description of the row with the
-        most extreme value}).
+        """Call the function `check`, and return (the error that it finds or None, {input: description of the row with
+        the most extreme value}).
 
-        `check` is called with the declared intervals (`specs`), and with the intervals of the sample values (`seen`) in
-        their place. An error for the sample values is returned. An error only for the declared intervals is dropped if
-        the sample has all rows; otherwise it becomes a warning. `mask`, `ignored`: as in `narrow`."""
+        `check` is called twice: with `specs`, which have the declared intervals of values, and with the intervals of
+        the sample values (`seen`) in their place. An error in the second call is returned. An error in the first call
+        only is dropped if the sample has all rows; otherwise it becomes a warning. `mask`, `ignored`: as in `narrow`.
+        """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -150,9 +151,9 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the interval of the values in `seen` in place of its own. Return it unchanged if the field
-    declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: only the values at
-    which it is not 0 are used. `ignored`: a value that is left out, such as `ignore_index`."""
+    """Return the spec with the interval of the values in `seen` in place of its own interval. Return it unchanged if
+    the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: only the
+    values at which the mask is not 0 are used. `ignored`: a value that is left out, such as `ignore_index`."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

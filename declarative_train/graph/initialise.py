@@ -167,8 +167,8 @@ def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
 
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
-    """Yield (path, layer, specs of the inputs for which it is built) for every layer of the graph. `prefix`: path of
-    the graph, with a dot at the end."""
+    """Yield (path, layer, specs of the inputs for which the layer is built) for every layer of the graph. `prefix`:
+    path of the block whose graph is `graph`, with a dot at the end."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:

@@ -1,5 +1,5 @@
-"""Lowering of a recipe: the result has a graph of the nodes that use fields alone, a graph of the model, and checked
-losses and metrics."""
+"""Lowering: a recipe becomes a graph of the nodes that use fields alone, a graph of the model, and checked losses and
+metrics."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from declarative_train.recipe.recipe import Recipe
 class Lowered:
     """Result of lowering a recipe.
 
-    batch_graph  the nodes that are computed from fields alone
-    graph        the model
-    terms        losses; `measures`: metrics
+    batch_graph  graph of the nodes that are computed from fields alone
+    graph        graph of the model
+    terms        losses
+    measures     metrics
     sources      name of a tensor that a loss or metric reads -> its name in the batch or among the model's outputs
     specs        name of such a tensor in the objective -> its shape and dtype
     parameters   name -> shape, in the order of the graph

@@ -45,10 +45,11 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function that returns a tensor, by its name, of the merged model: the graph without adapters.
+    """Return a function (name) -> tensor of the merged model, which is the graph without adapters.
 
-    `names`: names of the tensors of `graph`. `read` returns such a tensor. The adapters' tensors are read immediately.
-    A weight is read and merged (in float64) when the returned function is called, and has its own dtype."""
+    `names`: names of the tensors of `graph`. `read`: function (name) -> tensor of `graph`. The adapters' tensors are
+    read immediately. Each weight is read and merged when the returned function is called. It is merged in float64 and
+    returned in its own dtype."""
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

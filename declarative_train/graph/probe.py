@@ -74,9 +74,9 @@ class Probed:
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
-    """Run a layer on `inputs` and return the specs of its outputs and what else its module shows. `built_for`: specs of
-    the inputs for which the module is built; in a second call (`reuse`) they differ from `inputs`. Raises RefusedError
-    and BatchMovedError."""
+    """Run a layer, and return the specs of its outputs and other facts about its module. `inputs`: specs of the inputs.
+    `built_for`: specs of the inputs for which the module is built; in a second call (`reuse`) they differ from
+    `inputs`. Raises RefusedError and BatchMovedError."""
     if layer.is_library:
         return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):
@@ -99,9 +99,9 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Run a model of a library (transformers, timm). A small model runs in memory. A large one runs on fake tensors,
-    not on meta tensors, because its code reads values of tensors. If that fails too, it runs in memory up to
-    MOST_PARAMETERS."""
+    """Run a model of a library (transformers, timm). A small model runs in memory, a large one on fake tensors. (Meta
+    tensors would not do, because the model's code reads values of tensors.) If fake tensors fail, a model of at most
+    MOST_PARAMETERS elements runs in memory."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)

@@ -232,7 +232,7 @@ class MemoryTable(Table):
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
         """Concatenate the Arrow tables in `pieces`: (path of the file, table). `bad`: for each file, the rows that were
-        left out, as (number from 0, reason); the reason is "" for blank lines."""
+        left out: (number of the row, reason), counted from 0. The reason is "" for blank lines."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -306,9 +306,9 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file and includes
-    rows that were left out. `row`: number of the row in the table. `starts`: number in the table of the first row of
-    each file. `gone`: for each file, the numbers of the rows that were left out, from 0, ascending."""
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, and counts
+    rows that were left out too. `row`: number of the row in the table. `starts`: number in the table of the first row
+    of each file. `gone`: for each file, the numbers of the rows that were left out, counted from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1

@@ -29,8 +29,8 @@ class BlockFormat(ABC):
 
     @abstractmethod
     def open(self, path: str) -> Any:
-        """Open a file for use by one thread, and return the opened file, which the other methods take. Raises
-        SourceError."""
+        """Open a file for use by one thread. Return the opened file, which is the argument `opened` of the other
+        methods. Raises SourceError."""
 
     @abstractmethod
     def schema(self, opened: Any) -> Any:

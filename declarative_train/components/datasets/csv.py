@@ -125,7 +125,8 @@ class CsvDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
-        """Yield an opened file. Raises SourceError, also in place of errors that occur in the `with` block."""
+        """Yield an opened file. Errors that occur in the `with` block, while the file is read, become SourceErrors
+        too."""
         import pyarrow as pa
 
         if packing(path) is None:
@@ -265,8 +266,8 @@ class CsvDataset(FilesDataset):
         )
 
     def _make_parse_options(self, bad: list[tuple[int, str]]) -> Any:
-        """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends them to `bad`, as
-        (number from 0 after the header, reason)."""
+        """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends them to `bad`: (number
+        of the row, reason). Rows are counted from 0, without the header."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
@@ -305,10 +306,9 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _format_line(self, path: str, row: int) -> str:
-        """Return where a row begins, as `line 12`. `row`: the number that pyarrow gives to the row. This number counts
-        from 1, includes the header, and excludes blank lines and line breaks in quotes. So the file is read again to
-        find the line (after an error this is acceptable). If that fails, return the number without the header, as `row
-        11`."""
+        """Return the line at which a row begins, as `line 12`. `row`: the number that pyarrow gives to the row. It
+        counts from 1, with the header, but without blank lines and line breaks in quotes. So the file must be read
+        again to find the line. If this fails, return the number of the row without the header, as `row 11`."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:

@@ -51,7 +51,7 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. `bad`: list to which blank lines are appended, and with bad rows skipped, also the
+    """Return the table of a file. `bad`: list to which blank lines are appended; if bad rows are skipped, also the
     lines that were left out. `budget`: limit on the memory for compressed text; None: no limit. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
@@ -84,8 +84,8 @@ def _read_all(file: Any) -> bytes:
 
 
 def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
-    """Return (number from 0, "") for each blank line. The empty text after the last line break is not a line. Blank
-    lines are not rows, but line numbers count them."""
+    """Return (number of the line, "") for each blank line. Lines are counted from 0. The empty text after the last line
+    break is not a line."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -94,7 +94,7 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
     """Return `error`, a message of pyarrow, with line numbers in place of row numbers. pyarrow does not count the lines
-    in `gone`, which are (number from 0, reason)."""
+    in `gone`: (number of the line, reason), counted from 0."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -106,8 +106,8 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield pieces of a file, as (number of the first line from 0, bytes of whole lines); each has some MiB. Raises
-    SourceError."""
+    """Yield a file in pieces of whole lines, some MiB each: (number of the first line, bytes). Lines are counted from
+    0. Raises SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:
@@ -212,12 +212,12 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of the lines `content` of a file. `first`: number of the first of these lines in the file, from
-    0.
+    """Return the table of the lines `content` of a file. `first`: number of the first of these lines in the file,
+    counted from 0.
 
-    `bad`: list to which blank lines are appended, and with bad rows skipped, also the lines that were left out.
-    `schema`: types of all columns; None: they are detected. `like`: types of the lines before, if bad rows are skipped;
-    lines with values of other types are left out. Raises SourceError."""
+    `bad`: list to which blank lines are appended; if bad rows are skipped, also the lines that were left out. `schema`:
+    types of all columns; None: they are detected. `like`: types in the earlier lines of the file, if bad rows are
+    skipped; lines with values of other types are left out. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -246,8 +246,9 @@ def read_lines(
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Return the table of the lines in `content` that are JSON objects, with values of the types in `schema`, or if it
-    is None, of the types of earlier lines. The other lines are appended to `bad`, as (number from 0, reason)."""
+    """Return the table of the lines in `content` that are JSON objects with values of the right types. These are the
+    types in `schema`, or if it is None, the types in earlier lines. The other lines are appended to `bad`: (number of
+    the line in `content`, reason), counted from 0."""
     import json as strict
 
     import pyarrow as pa
@@ -291,7 +292,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
     """Raise SourceError if a line has more lists and objects inside each other than pyarrow can read. `first`: number
-    of the first line, from 0, for the message."""
+    of the first line, counted from 0, for the message."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

@@ -92,7 +92,7 @@ class StoredArray(NamedTuple):
 
 class ArrayTable(Table):
     """Table whose columns are the arrays of one or several files, concatenated by rows. `pieces`: {name: array} of each
-    file, or in place of an array a text, the reason why it cannot be a column.
+    file; a text in place of an array is the reason why it cannot be a column.
 
     An array whose length differs from that of most arrays (a mean, a list of names) is not a column."""
 
@@ -208,8 +208,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return {name: array} of a file, without reading the values. In place of an array, there is a text with the reason
-    why a member of an archive is not one. Raises SourceError."""
+    """Return {name: array} of a file, without reading the values of the arrays. A member of an archive that is not an
+    array has the reason, a text, in place of the array. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
@@ -269,8 +269,8 @@ def _in_place(
 
 
 def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray | str:
-    """Return the array that is the member `member` of an archive (`.npz`), described by its header, or a text with the
-    reason why the member is not an array."""
+    """Return the array in the member `member` of an archive (`.npz`), described by its header. If the member is not an
+    array, return a text with the reason."""
     from numpy.lib import format as npy
 
     headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -116,7 +116,7 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Item values for a `MeanOfItems`: the input itself, which is the cross entropy (B, *S) of each item that a loss
+    """Item values for a `MeanOfItems`: the input, unchanged. It is the cross entropy (B, *S) of each item, which a loss
     with `chunks` has computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
