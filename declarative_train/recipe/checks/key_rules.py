@@ -205,7 +205,7 @@ def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
     Finds: a `logging.dir` or `checkpoint.dir` that cannot be created: a file has the same path, the parent folder is
-           not writable, or the URL has an unknown scheme.
+           not writable, a name in it is too long, or the URL has an unknown scheme.
     Why:   the run would fail at its start.
     Bad:
         logging: {dir: base.yaml/runs}
@@ -232,6 +232,8 @@ def _why_not(folder: str) -> str | None:
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if not there.is_dir():
         return f"{there} is not a folder"
+    if max(len(os.fsencode(part)) for part in path.parts) > os.pathconf(there, "PC_NAME_MAX"):
+        return "a name in this path is too long"
     return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
@@ -256,7 +258,9 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     path, runs = Path(folder).absolute(), Path(logged).absolute()
     written = find(draft.tree, ("name",))
     name = str(getattr(written, "value", ""))
-    inside = next((each for each in (path, *path.parents) if (each / RUN).is_file()), None)
+    inside = next(
+        (each for each in (path, *path.parents) if os.path.isfile(each / RUN)), None
+    )  # a name may be too long
     reason = f"{inside} is the folder of a run" if inside is not None else None
     if reason is None and (path == runs or (name and path.is_relative_to(runs / name))):
         reason = "the runs of this recipe are in that folder"
