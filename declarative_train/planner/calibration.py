@@ -1,5 +1,6 @@
-"""Calibration: figures of one machine, measured on it or derived from measured steps, in a file that the recipe's key
-`layout.calibration` names. They replace the figures of data sheets and of `estimate/constants.py`."""
+"""Calibration of the planner for one machine: a file, named by the recipe's key `layout.calibration`, with figures that
+were measured on the machine or fitted to measured steps. They replace the figures of data sheets and of
+`estimate/constants.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def write_calibration(path: Path, machine: Machine, how: str) -> None:
 
 
 def read_calibration(path: Path) -> Machine:
-    """Read a calibration file. Raises ValueError if it is malformed, and OSError."""
+    """Read a calibration file. Raises ValueError if it is malformed, and OSError if it cannot be read."""
     try:
         found = json.loads(path.read_text("utf-8"))
         hardware: Hardware = replace(HARDWARE[found["hardware"]], **{name: found["figures"][name] for name in FIGURES})
@@ -41,11 +42,11 @@ def read_calibration(path: Path) -> Machine:
 
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
-    """Return the machine with a correction factor for step times, and the error of the corrected times. `rows`:
-    (predicted, measured) seconds of steps, predicted without the factor.
+    """Return the machine with two constants fitted to measured steps: `scale`, by which predicted times are multiplied,
+    and `error`, the error that remains. `rows`: (predicted, measured) seconds of steps, predicted without `scale`.
 
-    The logarithm of the factor is the median of log(measured / predicted), multiplied by the share of the variance that
-    is due to the machine's constants rather than to single rows."""
+    log(`scale`) is the median of log(measured / predicted), multiplied by the share of the variance that is due to the
+    machine's constants rather than to single rows."""
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
     middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))

@@ -86,9 +86,9 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """Return (plan, or None if there is an error; diagnostics of all passes).
 
-    `offline`: a source on another machine is not read; then there is no plan, and checks that need the source's columns
-    are skipped. `tracer`: predicts the memory of a step by tracing it if the plan depends on the memory, or with
-    `traces_all` for every plan; None: the memory is computed from shapes."""
+    `offline`: do not read sources on other machines. If the recipe has such a source, there is no plan, and the checks
+    that need its columns are skipped. `tracer`: predicts the memory of a step by tracing it. It is used if the result
+    depends on the memory, and with `traces_all` always; None: the memory is computed from shapes."""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
@@ -150,9 +150,9 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts about a recipe that do not depend on its mode; they are computed once for all modes that `auto` tries.
-    `by_length`: (share of the samples, lowered model) for each length bucket. `parameters`: None if a parameter's
-    settings have an error. `tracer`: as in `compile`."""
+    """Facts about a recipe that do not depend on its mode. They are computed once for all modes that `auto` tries.
+    `by_length`: (share of the samples, lowered model) for each length bucket. `parameters`: None if the settings of a
+    parameter have an error. `tracer`: predicts the memory of a step; None: the memory is computed from shapes."""
 
     data: DataSpec
     lowered: Lowered
@@ -167,10 +167,10 @@ class CompileContext:
 
 
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return (the plan of the mode that `auto` chooses, None if there is none; diagnostics). Candidates are judged by
-    estimates, which one trace calibrates. Doubtful candidates (`auto/choose.py`) and the chosen one are traced; if the
-    chosen one does not fit, the search continues. At the time limit the search stops, and the plan lists the candidates
-    that were not traced."""
+    """Return (the plan in the mode that `auto` chooses, or None if there is none; diagnostics). All candidates are
+    judged by estimates, whose scale is measured in one trace. Candidates for which the estimate is not exact enough
+    (`LayoutChoice.doubtful`) and the chosen one are traced; if the chosen one does not fit, the search continues. At
+    the time limit the search stops, and the plan lists the candidates that were not traced."""
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -224,7 +224,7 @@ def _find(verdicts: Sequence[LayoutVerdict], words: str) -> int:
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """Return (names of all fields that losses compare outputs with, names of those that contain classes)."""
+    """Return (names of all fields that are targets of losses, names of those targets that contain classes)."""
     terms = [term for term in recipe.objective.losses.values() if term.target is not None]
     return {str(term.target) for term in terms}, {
         str(term.target) for term in terms if term.component.about == "classes"
@@ -232,8 +232,8 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Compile `recipe`, whose mode is one candidate of `auto`. Return (the plan with its memory, or None if there is an
-    error or the memory is unknown; the errors that are due to this mode)."""
+    """Compile `recipe`, whose mode is one candidate of `auto`. Return a pair: the plan, or None if there is an error or
+    its memory is unknown; and the errors that are due to this mode."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -247,8 +247,7 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the errors among `diagnostics` that are due to the recipe's mode, because they are at its key
-    `parallelism`."""
+    """Return the errors in `diagnostics` that are at the recipe's key `parallelism`: they are due to its mode."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
@@ -258,17 +257,18 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with the number of traced candidates recorded in its choice; None for None."""
+    """Return the plan with `num_traced`, the number of traced candidates, in its choice. A plan without a choice, or
+    None, is returned as it is."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
 class ScaleCache:
-    """Cache of the scale of a model's memory estimates (`MemoryScale`), with one trace for each precision and kind of
-    recomputation.
+    """Cache of the scale of a model's memory estimates (`MemoryScale`). The scale is measured in a trace, one for each
+    pair of precision and recomputation policy.
 
-    The traced model is sharded as fsdp would shard it, so that `auto` need not trace this mode again; if it cannot be
+    The traced plan is that of fsdp on all GPUs, so that `auto` need not trace this mode again. If the model cannot be
     sharded, it is traced on one device."""
 
     def __init__(self, site: CompileContext) -> None:
@@ -301,8 +301,8 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return (the plan, assembled from the results of the passes, or None if there is an error; diagnostics). `choice`:
-    that of `auto`, or None if the recipe names its mode."""
+    """Run the passes that depend on the mode. Return (the plan, or None if there is an error; diagnostics). `choice`:
+    the choice of `auto`, which the plan records; None if `auto` chose nothing."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
@@ -386,8 +386,8 @@ def _assemble(
 
 
 def _tokens_per_sample(lowered: Lowered, data: DataSpec) -> int | None:
-    """Return the length of the first sequence of token ids among the model's inputs, with length buckets the mean
-    length; None if the model has no such input."""
+    """Return the length of the model's first input of token ids; with length buckets, the mean length. None if the
+    model has no such input."""
     specs = lowered.graph.inputs.values()
     return next(
         (spec.shape[0] - tokens_saved(data) for spec in specs if spec.num_values is not None and len(spec.shape) == 1),

@@ -27,8 +27,8 @@ from declarative_train.recipe.sections.parallelism import Auto
 
 
 def decides(recipe: Recipe) -> bool:
-    """Return whether the plan of this recipe depends on its memory: `parallelism: auto`, or hardware in the recipe on
-    which it must fit."""
+    """Return whether the result of compiling depends on the predicted memory: `parallelism: auto` chooses by it, or the
+    recipe names hardware on which the plan must fit."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
 
 
@@ -40,9 +40,9 @@ def with_estimates(
     scales: ScaleOf,
     by_length: Sequence[tuple[float, Graph]],
 ) -> tuple[Plan, list[Diagnostic]]:
-    """Return (the plan with its memory and estimate, diagnostics). `choice`: the choice of `auto`, which already
-    checked the memory. `scales`: source of the memory scale for plans that cannot be traced. `by_length`: the graph of
-    each length bucket, the longest last, and its share of the samples."""
+    """Return (the plan with its memory and its estimate, diagnostics). `choice`: the choice of `auto`, which already
+    checked the memory; else None. `scales`: function (recipe, model) -> memory scale, for plans that cannot be traced.
+    `by_length`: (share of the samples, graph) for each length bucket, the longest last."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
@@ -86,8 +86,9 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the memory `rows` of a plan with the bytes of the training set added, where the GPUs' memory is known and
-    has room for it. (The run decides this again, from the memory that is free at that time.)"""
+    """Return `rows` (the memory of a plan, one row for each kind of device) with the training set as a part of it,
+    where the memory of the GPU is known and has room for the set. (The run decides this again, from the memory that is
+    free at that time.)"""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
@@ -103,16 +104,15 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with `memory_bytes`, from the finished plan, as the memory of the chosen candidate. The
-    candidate's own figure was computed with an upper bound of the number of microbatches that wait for their
-    backward."""
+    """Return the choice with `memory_bytes`, the memory of the finished plan, in the row of the chosen candidate. The
+    candidate's own memory was estimated with an upper bound for the microbatches that wait for their backward."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def ways(plan: Plan) -> list[str]:
-    """Return suggestions, as text, that may make a plan fit that does not. They have not been tried; [] if there are
-    none."""
+    """Return changes of the recipe, as text, that may make a plan fit that does not fit; [] if there are none. They
+    have not been tried."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

@@ -1,5 +1,5 @@
-"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices. Simpler modes come first,
-which decides between equally fast ones."""
+"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices. They are in order of
+simplicity, simplest first: of equally fast modes, `auto` chooses the first."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: a group of similar modes, such as `tensor` or `pipeline of 2`; the plan's
-    table has one row for each family, with its best mode. `name`: the mode in that row; "": the name of the family."""
+    """Mode that `auto` considers. `family`: name of a group of similar modes, such as `tensor` or `pipeline of 2`; the
+    plan's table shows only the best mode of each family. `name`: the mode's own name, such as `tensor 4 x fsdp 2`; ""
+    if the name of the family is used."""
 
     parallelism: Parallelism
     family: str
@@ -52,8 +53,8 @@ class Candidate:
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the modes in which a recipe could run. `most_stages`: the largest number of pipeline stages (each needs a
-    node with parameters)."""
+    """Yield the modes in which each rank computes whole layers: ddp, fsdp and pipelines, or `single` for one GPU.
+    `most_stages`: the largest number of pipeline stages (each stage needs a graph node with parameters)."""
     layout = recipe.layout
     if layout.num_gpus == 1:
         yield Candidate(Axes(), "single")
@@ -67,9 +68,9 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the modes in which the ranks of a node divide layers (`tensor`), positions (`context`) or `expert`s, alone
-    or combined with fsdp or ddp, and those that combine `tensor` with `context` or `pipeline`. `most_stages`: as in
-    `candidates`."""
+    """Yield the modes in which the ranks of a machine divide layers (`tensor`), positions of a sequence (`context`) or
+    experts (`expert`). If more GPUs exist than the axis uses, it is combined with fsdp or ddp. `tensor` is also
+    combined with `context` or a pipeline. `most_stages`: the largest number of pipeline stages."""
     layout = recipe.layout
     sizes = divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED)
     for size in sizes:
@@ -82,7 +83,7 @@ def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Candidate]:
-    """Yield the modes that combine `tensor` of `size` ranks with `context` or `pipeline`."""
+    """Yield the modes that combine `tensor` over `size` ranks with `context` or with a pipeline."""
     layout, tensor, others = recipe.layout, TensorAxis(size=size), recipe.layout.num_gpus // size
     least = max(2, others // MOST_REPLICAS)
     for parts in divisors(layout.num_gpus_per_node // size, least, MOST_DIVIDED):
@@ -98,8 +99,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return (suffix of a mode's name, axes) for each way to use `size` ranks with different rows; one pair of "" and
-    None if `size` is 1."""
+    """Return the data-parallel ways to use `size` ranks, fsdp and ddp, each as (suffix for the mode's name, axes). For
+    one rank, return the single pair ("", None)."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
@@ -122,9 +123,9 @@ def _chunks(schedule: Schedule) -> int:
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
-    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks: divisors of the batch of one
-    pipeline that give about `fillings` microbatches per rank. `size`: the number of data-parallel copies of the
-    pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `fillings`: the numbers of
+    microbatches per rank to aim at; each is rounded up to divide the batch of one pipeline. `size`: the number of
+    data-parallel copies of the pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))

@@ -32,10 +32,12 @@ CORRECTED_TOO_HIGH = 1.1
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of `choose`. `recipe`: the recipe with a mode in place of `auto`; None if no mode is chosen. `plan`: the
-    choice with its reasons, for the Plan. `doubtful`: a candidate that must be traced before the choice is possible.
-    `bounded`: a candidate that may be the fastest, but of whose time only a lower bound is known. If one of these two
-    is set, there is no choice yet. `is_last_hope`: by the estimates no candidate fits."""
+    """Result of `choose`: a chosen mode, a candidate to examine first, or only diagnostics if no mode is possible.
+
+    `recipe`: the recipe with the chosen mode in place of `auto`, else None. `plan`: the choice and its reasons, as the
+    Plan stores them. `doubtful`: the candidate to trace first. `bounded`: the candidate whose step time to compute
+    first, because only a lower bound is known. `is_last_hope`: `doubtful` is the smallest candidate, and even this one
+    does not fit by its estimate."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -46,27 +48,27 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdict on every candidate that divides no layers, from estimates alone."""
+    """Return the verdicts on all candidates in which each rank computes whole layers, from estimates alone."""
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
 
 
 def judge_divided(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdict on every candidate that divides layers, experts or positions of the model."""
+    """Return the verdicts on all candidates whose ranks divide layers, experts or positions, from estimates alone."""
     verdicts = map(judge.verdict_of_divided, list_divided(judge.recipe, _count_stages(judge)))
     return [each for each in verdicts if each is not None]
 
 
 def _count_stages(judge: Judge) -> int:
-    """Return the largest number of pipeline stages."""
+    """Return the largest number of pipeline stages, which is the number of graph nodes with parameters."""
     return sum(bool(node.parameters) for node in judge.model.nodes.values())
 
 
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: those on all
+    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: the verdicts on all
     candidates, from estimates alone. `known`: {name of a traced candidate: its memory in bytes}. `may_trace`: whether
-    more candidates can be traced."""
+    the caller can still trace candidates."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
@@ -103,9 +105,9 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function (verdict) -> whether its candidate may fit on the device, given the possible error of its
-    estimate. `verdicts`: those on all candidates, from estimates alone. `known`: {name of a traced candidate: its
-    memory in bytes}."""
+    """Return a predicate on verdicts: whether the candidate may fit on the device, given the possible error of its
+    estimate. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of a traced candidate:
+    its memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -125,8 +127,8 @@ def _may_fit(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return ((family, pipeline schedule or ""), number of microbatches or 0) of a verdict's candidate. Estimates for
-    candidates with the same family and schedule have similar errors."""
+    """Return ((name of the candidate or of its family, pipeline schedule or ""), number of microbatches or 0).
+    Candidates with the same first pair have similar errors in their estimates."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.name or each.candidate.family, schedule), number
@@ -135,13 +137,13 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the candidate to trace before a mode is chosen; None if no trace is needed. `promising`: the candidates
-    that may fit; `possible`: all candidates without an error; `known`: {name of a traced candidate: its memory in
-    bytes}.
+    """Return the verdict on the candidate to trace before a mode is chosen; None if no trace is needed. `promising`:
+    the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced candidate: its
+    memory in bytes}.
 
-    The result is: the smallest candidate not yet traced, if none may fit; else the fastest promising one, if its
-    estimate exceeds the memory; else the one with the least time, if this time decides which simpler candidates count
-    as equally fast."""
+    If no candidate may fit, the result is the smallest one that is not yet traced. Otherwise it is the fastest
+    promising one, if its estimate exceeds the memory. Otherwise it is the one with the least time, if only its time
+    decides which simpler candidates count as equally fast."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -160,8 +162,8 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that would be chosen instead of `best` if they fitted, the fastest first.
-    `may_fit`: the candidates that may fit, given the possible error of their estimates."""
+    """Yield the names of the candidates that may fit but do not by their estimate, and are faster than `best`; the
+    fastest first. `may_fit`: the candidates that may fit, given the possible error of their estimates."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -170,8 +172,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the candidate with the least time, among `fitting`, the first one of several equally fast; the first
-    candidate of all if no time is known."""
+    """Return the fastest candidate in `fitting`. If several are equally fast, return the first of them; if no time is
+    known, return the first candidate."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -189,7 +191,7 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the diagnostic that no candidate fits: an error, or a warning if the recipe does not name its hardware,
+    """Return the diagnostic that no candidate fits. It is an error if the memory of the GPU is known, else a warning,
     because the run may be meant for another machine. `possible`: all candidates without an error."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
@@ -205,8 +207,8 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return one verdict for each family, in the order of the candidates: the chosen one (`best`) for its family, the
-    best for each other family."""
+    """Return one verdict for each family, in the order of the candidates. For the family of the chosen candidate it is
+    `best`; for each other family, the fastest candidate that fits, or the smallest one if none fits."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)
@@ -237,7 +239,8 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
-    """Return one sentence that explains the choice of `best`, for the plan. `verdicts`: those on all candidates."""
+    """Return one sentence for the plan that explains why `best` was chosen. `verdicts`: the verdicts on all
+    candidates."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is only one device"
@@ -262,8 +265,8 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return why simpler candidates than the chosen one were not chosen: a sentence on the first that does not fit, and
-    one on the first that was rejected with an error; [] if there are neither."""
+    """Return why candidates simpler than the chosen one were not chosen: one sentence on the first that does not fit,
+    and one on the first that was rejected with an error; [] if there is neither."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

@@ -1,4 +1,5 @@
-"""Hints for a model that does not fit in any mode: the recipe is changed in one or two values and judged again."""
+"""Hints for a model that does not fit in any mode. One or two values of the recipe are changed, and the changed recipe
+is judged like the original."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def hints(judge: Judge) -> list[str]:
 
 
 def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield (the change as text, the changed recipe)."""
+    """Yield pairs (description of a change, the changed recipe)."""
     training, layout = recipe.training, recipe.layout
     policy = training.activation_checkpointing.policy
     again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))

@@ -48,9 +48,10 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate. `refusal`: the error that lint would report for it, or None; with an error the fields
-    after it keep their defaults. `memory_bytes`: the estimated memory of a step; `least_bytes`: a part of it that no
-    step can avoid. `step_s`: predicted seconds of a step, None if unknown; with `is_least` only a lower bound."""
+    """Verdict on a candidate, from estimates. `refusal`: the error that `dtrain lint` would report for this mode, or
+    None; after an error the other fields keep their defaults. `memory_bytes`: memory of a step. `least_bytes`: the part
+    of it that every step needs. `step_s`: seconds of a step, None if unknown. `is_least`: `step_s` is only a lower
+    bound."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -63,9 +64,10 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judge of the candidates of one recipe: the facts that all of them share, and caches. `settings`: keyword
-    arguments of `model_facts`. `cuts`: (number of stages, ...) -> the pipeline stages. `divided`: sizes of the axes
-    that divide layers, positions and experts -> the part of the model of one rank, None if nothing is divided."""
+    """Judge of the candidates of one recipe: the facts that all of them share, and two caches. `settings`: keyword
+    arguments of `model_facts`. `cuts`: the pipeline stages, by (number of stages, whether the schedule splits the
+    backward). `divided`: the part of the model on one rank, by the sizes of `tensor`, `context` and `expert`; None if
+    they divide nothing."""
 
     recipe: Recipe
     lowered: Lowered
@@ -126,9 +128,9 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
-        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if the recipe has
-        errors with it or nothing of the model can be divided in this way. The time of divided layers is a lower bound
-        unless `is_exact`, which traces their kernels."""
+        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if the recipe has an
+        error in this mode, or nothing in the model can be divided in this way. The step time of divided layers is a
+        lower bound; with `is_exact` their kernels are traced, and the time is not a bound."""
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):
             return None
@@ -149,8 +151,8 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, fits, least, is_least)
 
     def _model_of_rank(self, recipe: Recipe, batch: BatchSpec) -> ModelFacts | None:
-        """Return the part of the model that one rank of `tensor`, `context` and `expert` computes; None if they divide
-        nothing."""
+        """Return facts about the part of the model that one rank of `tensor`, `context` and `expert` computes; None if
+        these axes divide nothing in the model, or the division is an error."""
         mesh = recipe.mode.mesh(recipe.layout.num_gpus)
         assert mesh is not None, "P001 comes first"
         key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))
@@ -222,7 +224,7 @@ class Judge:
 
 
 def findings(recipe: Recipe) -> list[Diagnostic]:
-    """Return the diagnostics of the recipe's own rules."""
+    """Return the diagnostics of the rules that need only the recipe, without data and graph."""
     sections: Mapping[str, object] = {name: recipe.section(name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
     return [diagnostic for rule in draft_rules() for diagnostic in rule(draft)]

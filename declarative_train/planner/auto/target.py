@@ -23,8 +23,8 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Machine for which `auto` chooses. `memory_bytes`: the usable memory of a device; None: unknown and not checked.
-    `assumptions`: texts on what is unknown."""
+    """Machine for which `auto` chooses a mode. `memory_bytes`: usable memory of one device; None if it is unknown, and
+    then every candidate fits. `assumptions`: texts for the plan on what is assumed or unknown."""
 
     machine: Machine | None
     memory_bytes: int | None
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def hardware(self) -> Hardware | None:
-        """The GPU; None if it is unknown, and for CPUs, whose memory the ranks share."""
+        """Hardware whose memory per device is known, which is a GPU; None for CPUs and for unknown hardware."""
         is_gpu = self.machine is not None and self.machine.hardware.memory_bytes is not None
         return self.machine.hardware if self.machine is not None and is_gpu else None
 
@@ -41,7 +41,7 @@ class Target:
 
 
 def target_of(layout: Layout) -> Target:
-    """Return the target for a layout. If the layout names a calibration, the machine is that of the calibration."""
+    """Return the target for a layout. If the layout names a calibration file, the machine is read from it."""
     if layout.calibration is None:
         return _choose_without_calibration(layout)
     machine, name = read_calibration(Path(layout.calibration)), Path(layout.calibration).name
@@ -102,7 +102,8 @@ def memory_here() -> int:
 
 
 def gpu_here(number: int) -> str | None:
-    """Return torch's name for this machine's GPUs; None if there are fewer than `number`."""
+    """Return the name of this machine's first GPU as its driver reports it; None if torch finds fewer than `number`
+    GPUs."""
     import torch
 
     if torch.cuda.device_count() < number:  # counted by NVML, which does not initialise CUDA
