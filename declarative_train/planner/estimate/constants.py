@@ -1,10 +1,10 @@
 """Constants of the time model: one table, each with its meaning and its source.
 
-Figures of a kind of device (peak, bandwidths, the part of the peak that large products reach) are in
-`components/hardware`. A calibration replaces both by figures of one machine (`planner/calibration.py`).
+Figures of each kind of device (peak, bandwidths, the part of the peak that large products reach) are in
+`components/hardware`. A calibration replaces constants and figures by those of one machine (`planner/calibration.py`).
 
-"Fitted": to 390 of 774 published step times of GPT models on A100s, seed 0, by `python -m tests.planner.fit`; the
-errors on the other 384 are in docs/planner.md.
+Constants marked "Fitted" were fitted to 390 of 774 published step times of GPT models on A100s (chosen with seed 0), by
+`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner.md.
 """
 
 from __future__ import annotations
@@ -20,41 +20,45 @@ Link = Literal["node", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants of the time model; by default those of the engine of dtrain.
+    """Constants of the time model. The defaults are for the engine of dtrain.
 
-    product_ramp_s        start and end of a matrix product, in which it does not use the whole device. Fitted
-    attention_efficiency  rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
-                          0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an H100's
-                          (Shah et al., FlashAttention-3, 2024)
-    convolution_efficiency the same for convolutions, channels last. With it a step of ResNet-50 in bf16 is predicted at
-                          0.86 of the time on an H200 (`make bench-gpu`) and 1.06 on an A100 (2,470 images/s, NVIDIA
-                          DeepLearningExamples, 2021)
-    memory_efficiency     part of the memory bandwidth that kernels reach: 1.75 of 2.04 TB/s on an A100 (BabelStream)
-    call_s                time of the host for one operation: Python, dispatcher, launch. An assumption for our engine
-    link_efficiency       part of a link's figure that large collectives reach inside a node: 235 of 300 GB/s on A100s
-                          with NVSwitch (nccl-tests, all-reduce)
-    network_efficiency    the same between nodes. Fitted
-    link_latency_s        latency of a collective inside a node, for each rank that it passes on its way. Fitted
-    network_latency_s     the same between nodes, for each doubling of the nodes: the fit is insensitive to it
-    step_s                time of a step whatever the model: batch, loop, optimizer. An assumption for our engine
-    tensor_s              time of the optimizer for a tensor, where it has no kernel for many: on CPUs
-    shard_call_s          time of the host for a collective of fsdp, added to its latency: hooks, copies, views. Only on
-                          CPUs; on GPUs the host is ahead
-    stage_call_s          time of the host for a forward or backward of a microbatch in a pipeline: its messages and the
-                          schedule. On CPUs; on GPUs the host is ahead
-    draw_s                time to draw a number for dropout: on CPUs; a GPU draws while it waits for memory
-    fused_traffic         part of the traffic of elementwise operations that remains when they are compiled, and
-    fused_calls           part of their calls: a chain of about three becomes one kernel. An assumption, compared with
-                          torchtitan's compiled runs in docs/planner.md
-    assemble_per_s        bytes of a batch that a process gathers from rows in memory, in a second: 2.8e9 on a core of a
-                          server in use; less is assumed, for statistics and casts
-    decode_per_s          values of pictures that a process reads and decodes in a second: 3 x 224 x 224 from a JPEG of
-                          500 x 375 pixels in 2.6 ms by Pillow, on the same core
-    runs_ahead            the host starts operations before earlier ones are done, and links work while the device
-                          computes: true for GPUs, false for CPUs
-    scale                 measured / predicted of the rows of a calibration; 1 without one
-    error                 90 of 100 values of |ln(measured / predicted)| are below it: 9 of 10 published steps on H100s;
-                          for a calibration, of its rows
+    product_ramp_s         time added to each matrix product: its start and end do not use the whole device. Fitted
+    attention_efficiency   rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
+                           0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an H100's
+                           (Shah et al., FlashAttention-3, 2024)
+    convolution_efficiency rate of convolutions (channels last) relative to that of large products. With it a step of
+                           ResNet-50 in bf16 is predicted at 0.86 of the time on an H200 (`make bench-gpu`) and 1.06 on
+                           an A100 (2,470 images/s, NVIDIA DeepLearningExamples, 2021)
+    memory_efficiency      part of the memory bandwidth that kernels reach: 1.75 of 2.04 TB/s on an A100 (BabelStream)
+    call_s                 time of the host for one operation: Python, dispatcher, launch. An assumption for our engine
+    link_efficiency        part of a link's bandwidth that large collectives reach inside a node: 235 of 300 GB/s on
+                           A100s with NVSwitch (nccl-tests, all-reduce)
+    network_efficiency     part of a link's bandwidth that large collectives reach between nodes. Fitted
+    link_latency_s         latency of a collective inside a node, for each rank that it passes on its way. Fitted
+    network_latency_s      latency of a collective between nodes, for each doubling of the nodes. An assumption: the fit is
+                           insensitive to it
+    step_s                 time of a step that does not depend on the model: batch, loop, optimizer. An assumption for
+                           our engine
+    tensor_s               time of the optimizer for each tensor, if no kernel updates many tensors at once: on CPUs
+    shard_call_s           time of the host for a collective of fsdp, added to its latency: hooks, copies, views. Only
+                           on CPUs; on GPUs the host is ahead
+    stage_call_s           time of the host for the forward or backward of a microbatch in a pipeline stage: messages
+                           and schedule. Only on CPUs; on GPUs the host is ahead
+    draw_s                 time to draw a random number for dropout. Only on CPUs; a GPU draws while it waits for memory
+    fused_traffic          part of the memory traffic of elementwise operations that remains when they are compiled
+    fused_calls            part of the kernels of elementwise operations that remains when they are compiled: a chain of
+                           about three becomes one kernel. Both parts are assumptions, compared with torchtitan's
+                           compiled runs in docs/planner.md
+    assemble_per_s         bytes per second that a process gathers from rows in memory into a batch: 2.8e9 on a core of
+                           a server in use; less is assumed, for statistics and casts
+    decode_per_s           values per second that a process reads and decodes from pictures: 3 x 224 x 224 values from a
+                           JPEG of 500 x 375 pixels in 2.6 ms by Pillow, on the same core
+    runs_ahead             whether the host starts operations before earlier ones are done, and links work while the
+                           device computes: true for GPUs, false for CPUs
+    scale                  factor for predicted times: measured / predicted time in a calibration; 1 without a
+                           calibration
+    error                  limit that |ln(measured / predicted)| stays below for 90 of 100 steps: published steps on
+                           H100s, or the steps of a calibration
     """
 
     product_ramp_s: float = 46e-6
@@ -104,7 +108,7 @@ class Machine:
         return figure * (self.constants.link_efficiency if link == "node" else self.constants.network_efficiency)
 
     def latency_s(self, members: int, num_nodes: int = 1) -> float:
-        """Return the latency in seconds of a collective of `members` ranks on each of `num_nodes` nodes: a ring inside
-        a node, a tree between nodes."""
+        """Return the latency in seconds of a collective among `num_nodes` nodes with `members` ranks each: a ring
+        inside a node, a tree between nodes."""
         constants = self.constants
         return constants.link_latency_s * (members - 1) + constants.network_latency_s * log2(num_nodes)

@@ -1,4 +1,4 @@
-"""Estimate in a plan: memory and time on a kind of hardware, with the assumptions as text."""
+"""Estimate of a plan: memory and time of a step on the given hardware, with the assumptions as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def estimate(
     data_s: float,
 ) -> EstimatePlan:
     """Return the estimate of a plan. `memory_bytes`: memory of the device that needs most. `data_s`: seconds to make
-    the batches of a step; the step waits if this is longer than everything else."""
+    the batches of a step; the step waits if its computation and communication take less."""
     time = step_time(model, placement, machine)
     if time is not None:
         time = replace(time, waiting_s=max(0.0, data_s - time.total_s))
@@ -53,8 +53,8 @@ def estimate(
 
 
 def mean_estimate(parts: Iterable[tuple[float, EstimatePlan]]) -> EstimatePlan:
-    """Return the mean of estimates for steps of several lengths. `parts`: (share of the steps, estimate), the longest
-    step last. Memory is that of the longest step."""
+    """Return the mean of the estimates for several lengths of samples (length buckets). `parts`: (share of the samples,
+    estimate) for each length, the longest last. The memory is that of the longest samples."""
     pairs = list(parts)
     longest = pairs[-1][1]
     if len(pairs) == 1 or longest.step_s is None:

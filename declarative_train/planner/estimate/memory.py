@@ -1,13 +1,15 @@
-"""Memory of a step on each device, by category, computed from shapes: for candidates of `auto`, which are too many to
-trace, and for plans that cannot be traced.
+"""Memory of a step on each device, by category, computed from shapes. It is used for the candidates of `auto`, which
+are too many to trace, and for plans that cannot be traced.
 
-Parameters, gradients and optimizer state follow from shapes. With fsdp a device has its shards of the gradients, or
-whole gradients if these are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
-(the current and the next one), in a pipeline the whole stage; in other modes forward and backward read half-precision
-copies of the parameters. Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`),
-which includes the results that layers keep inside, mixed precision and the loss. Without a trace the loss is assumed to
-be one over classes: three times its input in float32, one of which waits for its backward. A rank of a pipeline has
-receive buffers for a whole step, as in torch's stages."""
+Parameters, gradients and optimizer state follow from shapes. With fsdp a device holds its shards of the gradients, or
+whole gradients if they are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
+(the current and the next one), and in a pipeline the whole stage. In other modes, forward and backward read
+half-precision copies of the parameters. A rank of a pipeline has receive buffers for a whole step, as in torch's
+stages.
+
+Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`). The scale accounts for
+mixed precision, the loss, and the results that layers keep inside. Without a trace the loss is assumed to be a cross
+entropy: it needs three times its input in float32, and one third of this waits for the backward."""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Scale of memory estimates, measured in a trace of the model. `kept`: bytes per element that nodes keep until
-    their backward. `working`: bytes per row that are needed in addition at the peak. `loss`: bytes per row that the
-    loss needs."""
+    """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model. `kept`: bytes
+    for each element that nodes keep until their backward. `working`: additional bytes per sample at the peak. `loss`:
+    bytes per sample for the loss."""
 
     kept: float
     working: float
@@ -40,27 +42,27 @@ def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None
 
 
 def scale_from_shapes(model: ModelFacts) -> MemoryScale:
-    """Return a scale computed from the sizes of dtypes, for a model that was not traced."""
+    """Return the memory scale computed from the sizes of dtypes, for a model that was not traced."""
     width = COMPUTE_BYTES[model.precision]
     working = max((node.passing for node in model.nodes.values()), default=0) * width
     return MemoryScale(width, working, 3 * max(4, width) * model.judged)
 
 
 def largest_bytes(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> int:
-    """Return the memory in bytes of the device that needs most."""
+    """Return the estimated memory, in bytes, of the device that needs most."""
     return max(each.total for each in memory_of(model, placement, scale))
 
 
 def least_bytes(model: ModelFacts, placement: Placement) -> int:
-    """Return the memory in bytes at the beginning of the update, which is the minimum for any step, on the device that
-    needs most."""
+    """Return a lower bound for the memory of a step, in bytes: parameters, gradients and optimizer state, on the device
+    that needs most. All of them exist at the beginning of the update."""
     wide, shards = PARAMETER_BYTES[model.precision], placement.shards.size
     held = [model.share_of(part.nodes, shards) for part in placement.parts]
     return max((each.weights + each.trained + each.state) * wide + each.packed for each in held)
 
 
 def bytes_of_copies(plan: Plan, model: ModelFacts) -> int:
-    """Return the bytes of the half-precision copies of parameters that forward and backward read."""
+    """Return the bytes of the half-precision copies of parameters that forward and backward read; 0 with fsdp."""
     return 0 if plan.layout.is_sharded else _bytes_of_copies(model, model.nodes)
 
 
@@ -72,8 +74,9 @@ def _bytes_of_copies(model: ModelFacts, nodes: Iterable[str]) -> int:
 def _memory_of_part(
     part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
-    """Return the memory at the larger of two moments: after the loss, when all activations wait for the backward and
-    gradients of earlier microbatches exist; and at the end of the backward, when all gradients exist."""
+    """Return the memory of a device with this part of the model, at the larger of two moments: after the loss, when all
+    activations wait for the backward and gradients of earlier microbatches exist; and at the end of the backward, when
+    all gradients exist."""
     wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)
@@ -103,7 +106,7 @@ def _memory_of_part(
 
 
 def _count_gathered(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the bytes of gathered parameters at the moment when they are most."""
+    """Return the largest number of bytes of gathered parameters that exist at the same time."""
     if not placement.is_sharded:
         return 0
     narrow = COMPUTE_BYTES[model.precision]
@@ -137,7 +140,7 @@ def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) ->
 
 
 def _units(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return the number of parameter elements in each unit of a part (a repeated block), the smallest first."""
+    """Return the number of parameter elements in each unit (a repeated block) of a part, the smallest first."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 
@@ -146,7 +149,7 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return the number of elements per sample that are kept from the forward to the backward."""
+    """Return the largest number of elements per sample that wait for the backward, for all microbatches together."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

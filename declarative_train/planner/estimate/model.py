@@ -30,9 +30,9 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Size of the part of some parameters that one device holds, in elements. `weights`: all of them; `trained`: those
-    that are not frozen; `state`: elements of optimizer state; `packed`: the bytes of weights stored in fewer bits,
-    which `weights` does not include. Tied parameters count once."""
+    """Size of some parameters on one device, in elements. `weights`: all elements. `trained`: elements that are not
+    frozen. `state`: elements of optimizer state. `packed`: bytes of weights that are stored in fewer bits; they are not
+    in `weights`. Tied parameters count once."""
 
     weights: int = 0
     trained: int = 0
@@ -50,10 +50,10 @@ class ParameterShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about one node of the model, for estimates. `is_unit`: it is a unit (a repeated block), else a node outside
-    of units. `works`: the work of the layers in it. `recomputed`: the share of its forward that the backward repeats.
-    `kept`: elements per sample that it keeps from forward to backward. `passing`: elements that exist only during the
-    backward of a recomputed node."""
+    """Facts about one graph node, for estimates. `is_unit`: the node is a repeated block; other nodes are outside of
+    these blocks. `works`: arithmetic and traffic of the layers in the node. `recomputed`: share of its forward that the
+    backward computes again. `kept`: elements per sample that it keeps from forward to backward. `passing`: elements per
+    sample that exist only during the backward, because the node is recomputed."""
 
     name: str
     is_unit: bool
@@ -68,10 +68,11 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model, for estimates of its memory and time. `nodes`: by name, in the order of the graph `opened`,
-    in which blocks outside of units are replaced by their nodes. `judged`: elements per sample that the losses read
-    from memory; `scored`: all that they read, including inputs of losses with `chunks`, which are never in memory as a
-    whole. `held`: the parameters. `sums`: {node: the elements that ranks exchange in it}."""
+    """Facts about a model, for estimates of its memory and time. `opened`: the graph, in which blocks that are not
+    units are replaced by their nodes. `nodes`: facts by name of a node in `opened`, in its order. `judged`: elements
+    per sample that the losses read from memory. `scored`: all elements that they read, including inputs of losses with
+    `chunks`, which are never in memory as a whole. `held`: the parameters. `sums`: {node: the elements that ranks
+    exchange in it}."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -95,25 +96,25 @@ class ModelFacts:
 
     @property
     def arithmetic(self) -> Precision:
-        """Number format of matrix products; the peak rate of a device depends on it."""
+        """Number format in which matrix products are computed. The peak rate of a device depends on it."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
     def kernels(self, name: str) -> NodeKernels:
-        """Return the kernels of a node. Those of all nodes are traced at the first call."""
+        """Return the kernels of a node. The first call traces those of all nodes."""
         if not self._kernels:
             works = {node.name: node.works for node in self.nodes.values()}
             self._set_kernels(kernels_of(self.opened, self.held, works, self.precision))
         return self._kernels[name]
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
-        """Return the facts with kernels taken from the undivided model `whole`, each divided equally over the ranks of
-        `tensor`. Their time is a lower bound for that of the real kernels, and needs no trace of its own."""
+        """Return these facts with the kernels of the undivided model `whole`, each divided equally over the ranks of
+        `tensor`. No trace of the divided layers is needed; the resulting time is a lower bound for their real time."""
         made = replace(self, _kernels={})
         made._set_kernels({name: part_of(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes; add to each node the collectives in which its ranks exchange values
+        """Set the kernels of all nodes, and add to each node the collectives in which its ranks exchange values
         (`sums`)."""
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
@@ -130,7 +131,7 @@ class ModelFacts:
                 self._kernels[node] = with_sums(found, each, size, near, sent)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
-        """Return the part of a node's parameters on one of `num_shards` devices."""
+        """Return the size of a node's parameters on one of `num_shards` devices that share them."""
         key = (name, num_shards)
         if key not in self._shares:
             node = self.nodes[name]
@@ -139,11 +140,11 @@ class ModelFacts:
         return self._shares[key]
 
     def without_experts(self) -> ModelFacts:
-        """Return the facts without the parameters that the ranks of `expert` divide."""
+        """Return these facts without the parameters that the ranks of the `expert` axis divide."""
         return self._with_parameters({name: node.parameters for name, node in self.nodes.items()})
 
     def experts_alone(self) -> ModelFacts:
-        """Return the facts with only the parameters that the ranks of `expert` divide."""
+        """Return these facts with only the parameters that the ranks of the `expert` axis divide."""
         return self._with_parameters({name: node.experts for name, node in self.nodes.items()})
 
     def _with_parameters(self, held: Mapping[str, tuple[tuple[int, int, int, int], ...]]) -> ModelFacts:
@@ -179,9 +180,10 @@ def model_facts(
     of_experts: Collection[str] = (),
 ) -> ModelFacts:
     """Return the facts about a model. `units`: names of the repeated blocks. `reduce`: dtype in which gradients are
-    reduced. `optimizer`: the fields of the run's optimizer. `heads`: linear layers whose forward is computed twice,
-    since their loss has `chunks`. `averages`: the run has a moving average of the parameters. `of_experts`: names of
-    the parameters that the ranks of `expert` divide."""
+    reduced. `matmul`: `tf32` or `highest`. `optimizer`: the fields of the run's optimizer. `heads`: names of linear
+    layers whose forward is computed twice, because their loss has `chunks`. `averages`: the run keeps a moving average
+    of the parameters. `compiled`: elementwise operations are fused. `of_experts`: names of the parameters that the
+    ranks of the `expert` axis divide."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)
@@ -212,7 +214,8 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
-    """Return the facts about the model of a plan; with the `tensor` axis, about the part on one rank."""
+    """Return the facts about the part of a plan's model that one rank computes: the whole model, unless the axes
+    `tensor`, `context` or `expert` divide it."""
     training = plan.training
     return facts_of_rank(
         plan.layout,
@@ -234,8 +237,8 @@ def facts_of(plan: Plan) -> ModelFacts:
 def facts_of_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], **settings: Any
 ) -> ModelFacts:
-    """Return the facts about the part of a model that one rank computes if the axes `tensor`, `context` and `expert`
-    divide it. `settings`: the keyword arguments of `model_facts`, of which `precision` is required."""
+    """Return the facts about the part of a model that one rank computes: the whole model, unless the axes `tensor`,
+    `context` or `expert` divide it. `settings`: keyword arguments of `model_facts`; `precision` is required."""
     graph, parameters, sums = divide_for_rank(layout, graph, parameters, settings["precision"])
     of_experts = () if layout.cuts is None else layout.cuts.of_experts
     facts = model_facts(graph, parameters, layout.units, of_experts=of_experts, **settings)
@@ -258,8 +261,9 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return {node: for each of its parameters (elements, trained elements, elements of optimizer state, bytes if
-    stored in fewer bits)}. `averages`: the run has a moving average of the parameters, which counts as state."""
+    """Return {node: a tuple for each of its parameters}. A tuple has (elements, trained elements, elements of optimizer
+    state, bytes), where only a parameter stored in fewer bits has bytes, and nothing else. `averages`: the run keeps a
+    moving average of the parameters, which counts as state."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

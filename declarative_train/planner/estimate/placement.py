@@ -1,5 +1,5 @@
-"""Placement of a model on devices, in the form that estimates need: from the layout of a plan, or from a candidate of
-`auto`."""
+"""Placement of a model on devices, in the form that estimates need. It is made from the layout of a plan, or from a
+candidate of `auto`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that communicate with each other: `size` devices, each `stride` after the previous one."""
+    """Devices that communicate with each other: `size` devices, whose numbers are `stride` apart."""
 
     size: int
     stride: int = 1
@@ -22,9 +22,9 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device. `stages`: names of the nodes in each of its pipeline stages (one stage
-    without a pipeline). `in_flight`: for each stage, the largest number of microbatches that wait for their backward.
-    `numbers`: the numbers of the stages."""
+    """Part of the model on one kind of device. `stages`: for each pipeline stage on the device, the names of its nodes
+    (one stage without a pipeline). `in_flight`: for each of these stages, the largest number of microbatches that wait
+    for their backward. `numbers`: the number of each of these stages in the pipeline."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -38,8 +38,9 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline of a placement. `schedule`: its name in the recipe. `wires[i]`: bytes per sample sent from stage i to
-    the next one, and bytes sent back. `stride`: distance between the numbers of consecutive ranks of a pipeline."""
+    """Pipeline of a placement. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that stage
+    i sends to the next one, and bytes that it gets back. `stride`: difference between the numbers of consecutive ranks
+    of a pipeline."""
 
     schedule: str
     num_ranks: int
@@ -52,10 +53,12 @@ class PipelinePlacement:
 class Placement:
     """Placement of a model on devices.
 
-    `shards`: the devices that together have each parameter. `replicas`: the devices with the same part, which average
-    gradients. `num_microbatches`: the forwards of a device in one optimizer step; `rows`: samples in each (a fraction
-    if the devices `positions` divide each sample). `loss_part`: the part that computes the loss; None: the last.
-    `scatters`: one process sends the model to the other devices, and receives their gradients (dp)."""
+    `shards`: the devices that divide each parameter among them. `replicas`: the devices with the same part of the
+    model, which average gradients. `positions`: the devices that divide the positions of each sample.
+    `num_microbatches`: the number of forwards of a device in one optimizer step. `rows`: samples in each forward (a
+    fraction if `positions` has several devices). `loss_part`: index in `parts` of the device that computes the loss;
+    None: the last. `scatters`: the mode is `dp`, in which one process sends the model to the other devices and receives
+    their gradients."""
 
     scatters: bool
     devices_per_node: int
@@ -75,15 +78,15 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the experts, which `size` ranks divide; these ranks are among the shards or
-        replicas."""
+        """Return the placement of the experts: `size` of the shards (without shards, of the replicas) divide the
+        experts among them, so that each expert is on fewer devices."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """Return the placement of a plan. `nodes`: the names of all nodes of the model."""
+    """Return the placement of a plan. `nodes`: the names of all graph nodes of the model."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None
@@ -123,8 +126,8 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return two groups of devices: those that together have each parameter (neighbours), and those that have the same
-    shard and average its gradients. `num_copies`: number of copies of the whole mesh."""
+    """Return (the devices that divide each parameter among them, which are neighbours; the devices that have the same
+    shard and average its gradients). `num_copies`: number of copies of the whole mesh."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):
@@ -137,8 +140,8 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the part of the model on each rank of a pipeline whose schedule is not computed yet. `stages`: names of
-    the nodes in each stage. `held[rank]`: numbers of the stages of a rank."""
+    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names of
+    the nodes in each stage. `held[rank]`: numbers of the stages on a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(
@@ -152,8 +155,8 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """Return the largest number of microbatches of a stage that are between forward and backward. `row`: the actions of
-    the stage's rank."""
+    """Return the largest number of microbatches that have passed the forward of a stage and not yet its backward.
+    `row`: the actions of the stage's rank, as cells of the schedule grid."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

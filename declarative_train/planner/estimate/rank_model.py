@@ -1,5 +1,5 @@
-"""Model of one rank of the `tensor` axis: the plan's graph and parameters in the sizes that the rank has, and the sums
-over the other ranks."""
+"""Model as one rank of the axes `tensor`, `context` and `expert` computes it: the plan's graph and parameters with the
+sizes that the rank has, and the communication inside of layers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Communication of a node: for each call, the elements per sample. `forward`, `backward`: sums over the ranks of
-    `tensor`. `exchanges`: rows sent between the ranks of `expert`, the same in forward and backward. `keys`,
-    `keys_back`: keys and values, and their gradients, exchanged between the ranks of `context`. `balance`: sums over
-    these ranks for balance losses, the same in both directions."""
+    """Communication inside one node: each tuple has one entry for each collective, with its elements per sample.
+    `forward`, `backward`: sums over the ranks of `tensor`. `exchanges`: rows sent between the ranks of `expert`, in the
+    forward and again in the backward. `keys`, `keys_back`: keys and values, and their gradients, exchanged between the
+    ranks of `context`. `balance`: sums over the ranks of `context` for balance losses, in the forward and again in the
+    backward."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
@@ -41,8 +42,8 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return (the graph with the sizes that one rank has, its parameters likewise, {path of a layer: its
-    communication}), for the ranks of `tensor`, `context` and `expert`."""
+    """Return (the graph with the sizes that one rank of `tensor`, `context` and `expert` has, the parameters with these
+    sizes, {path of a layer: its communication})."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
@@ -63,9 +64,9 @@ def divide_for_rank(
 
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
-    """Return the exchanges of keys and values of a sample between `size` ranks that each have a part of its positions.
-    `elements`: keys and values of all positions together. `widening`: in a ring, how many times as many bytes the
-    gradients of keys have; 0: no ring, keys are gathered and their gradients scattered."""
+    """Return the exchanges of a sample's keys and values between `size` ranks, each of which has a part of the
+    positions. `elements`: elements of the keys and values of all positions. `widening`: bytes of a key's gradient
+    relative to those of the key, if keys travel around a ring; 0: keys are gathered, their gradients scattered."""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # of which each rank keeps its own
@@ -73,8 +74,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
-    """Yield (path of a layer, its exchanges between `size` ranks of `context`), for layers with any. `prefix`: text
-    before the names of the graph's nodes in a path ("" or `block.`). `widening`: as in `_exchange_keys`."""
+    """Yield (path of a layer, its exchanges between `size` ranks of `context`) for each layer that has such exchanges.
+    `prefix`: path of the graph with a dot at the end, or "". `widening`: as in `_exchange_keys`."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}
@@ -88,8 +89,8 @@ def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iter
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:
-    """Return (number of heads, number of key heads, width of a head) of an attention layer. `known`: the specs of the
-    graph's edges."""
+    """Return (number of query heads, number of key heads, width of a head) of an attention layer. `known`: the specs of
+    the graph's edges."""
     component = node.component or {}
     heads = int(str(component["heads"]))
     width = int(str(component.get("head_width") or known[next(iter(node.inputs.values()))].shape[-1] // heads))
@@ -97,8 +98,8 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Converter of a graph: it replaces the sizes by those that one rank of the `tensor` axis has, and records the
-    communication of each layer in the dict `sums`, by path."""
+    """Converter of a graph to the sizes that one rank of the `tensor` axis has. It records the communication of each
+    layer in the dict `sums`, by path."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._cuts, self._size, self._sums, self._shapes = cuts, size, sums, shapes
@@ -106,8 +107,8 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return (graph with the rank's sizes, specs of its divided outputs). `prefix`: text before the names of its
-        nodes in a path. `inputs`: specs of its divided inputs."""
+        """Return (the graph with the rank's sizes, specs of its divided outputs). `prefix`: path of the graph with a
+        dot at the end, or "". `inputs`: specs of its divided inputs."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -122,8 +123,8 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return (node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs;
-        `known`: undivided specs of the graph's edges."""
+        """Return (the node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs.
+        `known`: specs of all edges of the graph in their undivided sizes."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs
@@ -167,7 +168,8 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the sums of each submodule of a library's model, which reads `vectors` vectors per sample."""
+        """Yield the communication of each divided submodule in a layer that is a whole model of a library. `vectors`:
+        number of vectors per sample that the layer reads."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

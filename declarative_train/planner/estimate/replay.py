@@ -1,6 +1,6 @@
 """Replay of a pipeline schedule with the seconds of each stage: every action starts when its rank is free and its
-inputs have arrived. For many microbatches, two smaller numbers are replayed and the time is extrapolated, since the
-schedule repeats."""
+inputs have arrived. For many microbatches, two smaller numbers of them are replayed and the time is extrapolated, since
+the schedule repeats itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds for one microbatch in a stage: forward, backward, the part of the backward for the weights, sending the
-    output on, and sending the input's gradient back."""
+    """Seconds for one microbatch in a stage: its forward; its backward; the part of the backward that computes
+    gradients of weights; sending the output to the next stage; sending the gradient of the input to the previous
+    stage."""
 
     forward_s: float
     backward_s: float
@@ -29,8 +30,8 @@ class StageTime:
 
 
 def pipeline_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
-    """Return the seconds from the first forward to the end of the last backward. `schedule`: its name in the recipe;
-    `stages`: the seconds of each stage."""
+    """Return the seconds of a step in the pipeline, from the first forward to the end of the last backward. `schedule`:
+    its name in the recipe. `stages`: the seconds of each stage."""
     few, more = 2 * len(stages), 4 * len(stages)
     if 3 * more * len(stages) > MOST_ACTIONS:
         return _closed_form_s(schedule, num_ranks, stages, num_microbatches)
@@ -82,7 +83,7 @@ Part = tuple[int, str, int]  # stage, kind of action, microbatch
 def _actions(
     schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Return the schedule as (rank, actions that it runs at the same time), sorted so that each is after those for
+    """Return the schedule as pairs (rank, actions that it runs at the same time). Each pair comes after the pairs for
     which it waits."""
     grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
     return tuple(

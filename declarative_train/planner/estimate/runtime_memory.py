@@ -1,4 +1,5 @@
-"""Memory of a GPU other than live tensors: CUDA's context, workspaces, NCCL's buffers, rounding by the allocator.
+"""Memory of a GPU that belongs to no live tensor: CUDA's context, workspaces, NCCL's buffers, rounding by the
+allocator.
 
 All figures are published by others; none was measured for dtrain."""
 
@@ -24,7 +25,7 @@ _WIDE = ("h", "b", "gb", "gh", "rtx-5")  # GPUs with compute capability 9.0 or m
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMemory:
-    """Memory of a GPU that is not in live tensors. `what`: its use; `source`: where the figure was published."""
+    """Memory of a GPU that belongs to no live tensor. `what`: its use. `source`: where the figure was published."""
 
     what: str
     num_bytes: int
@@ -32,7 +33,7 @@ class RuntimeMemory:
 
 
 def runtime_memory(plan: Plan) -> list[RuntimeMemory]:
-    """Return the memory on each GPU of a plan that is not in live tensors, by part."""
+    """Return the memory on each GPU of a plan that belongs to no live tensor, one entry for each use."""
     hardware = None if plan.layout.hardware is None else HARDWARE[plan.layout.hardware]
     is_wide = hardware is not None and hardware.name.startswith(_WIDE)
     number = sum(axis.size > 1 for axis in plan.layout.mesh)

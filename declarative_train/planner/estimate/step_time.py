@@ -1,12 +1,14 @@
-"""Predicted time of an optimizer step: kernels by size, calls of the host, links, and a replay of the pipeline.
+"""Predicted time of an optimizer step. It is computed from the kernels by size, the host's time for each call, the
+transfers over links, and a replay of the pipeline.
 
-A matrix product takes its operations at the rate of large products plus a ramp, or its memory traffic, whichever is
-longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take their memory traffic. If the host starts
-the operations of a node more slowly than the device computes them, the host's time counts. Communication overlaps as in
-the engine: the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward,
-except the last bucket; in a pipeline communication follows the schedule. The copies into and out of the buffers of fsdp
-are not hidden, because they need the device's memory. On a CPU, whose cores do all of this, nothing overlaps: products
-and their traffic, calls and communication add up. `constants.py` has every constant."""
+A matrix product takes its arithmetic at the rate of large products plus a ramp, or its memory traffic, whichever is
+longer (Williams, Waterman and Patterson, Roofline, 2009). Other kernels take the time of their memory traffic. If the
+host starts the operations of a node more slowly than the device computes them, the host's time counts.
+
+Communication overlaps as in the engine: the gathers of fsdp with forward and backward; its reductions and the buckets
+of ddp with the last backward, except the last bucket; in a pipeline, as the schedule says. The copies into and out of
+the buffers of fsdp are not hidden, because they need the device's memory. On a CPU nothing overlaps, because the same
+cores do all of this: products, memory traffic, calls and communication add up. All constants are in `constants.py`."""
 
 from __future__ import annotations
 
@@ -40,9 +42,9 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softm
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step of the slowest device, by part. `exposed_s`: communication while nothing is
+    """Seconds of one optimizer step on the slowest device, by part. `exposed_s`: communication during which nothing is
     computed. `bubble_s`: idle time in the pipeline. `waiting_s`: waiting for data. `transfers`: all communication,
-    including that behind computing."""
+    including what overlaps with computing."""
 
     compute_s: float
     exposed_s: float
@@ -56,22 +58,22 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scaled(self, factor: float) -> StepTime:
-        """Return the time with every part multiplied by `factor`, and without waiting for data, which is added
-        later."""
+        """Return the time with every part multiplied by `factor`, except the waiting for data, which is set to 0; the
+        caller adds it later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
         return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return two step times in seconds between which 90 of 100 measured steps are, for a predicted step of `step_s`.
-    The width follows from errors on published rows to which the constants were not fitted, or on a calibration's
-    rows."""
+    """Return (low, high) in seconds: about 90 of 100 measured steps are between them, if `step_s` is the predicted
+    time. The width comes from the errors on published step times to which the constants were not fitted, or on those of
+    a calibration."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 
 def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> StepTime | None:
-    """Return the time of a step; None if a figure is missing: for a CPU without calibration, or a precision that the
-    device does not support. `interval` gives bounds for it."""
+    """Return the predicted time of a step; `interval` gives its bounds. Return None if a figure of the device is
+    unknown, as for a CPU without calibration, or if the device does not support the precision."""
     hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
@@ -121,9 +123,9 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
 def _repack_s(
     gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
 ) -> float:
-    """Return the seconds in which `fully_shard` copies parameters out of the buffer in which they were gathered (read
-    and written in the compute dtype), and gradients into the buffer from which they are reduced (also cast to the dtype
-    of the reduction). `gathered`, `reduced`: these transfers."""
+    """Return the seconds in which `fully_shard` copies between tensors and communication buffers. Gathered parameters
+    are copied out of a buffer, in the compute dtype. Gradients are copied into a buffer, and cast to the dtype of the
+    reduction. `gathered`, `reduced`: the transfers of these parameters and gradients."""
     size = placement.shards.size
     if not placement.is_sharded or placement.sharding is None:
         return 0.0
@@ -137,12 +139,13 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of fsdp's communication during which nothing is computed. `number`: forwards of a step.
-    `forward_s`, `backward_s`: seconds of one of them, over all units. `gather_s`, `reduce_s`: seconds of all gathers,
-    and of all reductions, of a step. `num_nodes`: number of nodes, as an estimate of the number of units.
+    """Return the seconds of fsdp's communication in a step during which nothing is computed. `number`: forwards in a
+    step. `forward_s`, `backward_s`: seconds of one forward and one backward, without communication. `gather_s`,
+    `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number of graph nodes, which
+    approximates the number of units.
 
-    A unit is gathered while the previous unit computes; the first unit has no previous one. The reductions overlap with
-    the last backward, as do the gathers in it."""
+    A unit is gathered while the previous unit computes; the first unit has no previous one. The last backward overlaps
+    with its own gathers and with the reductions."""
     once_s = gather_s / (2 * number)
     first_s = max(0.0, once_s - forward_s)
     again_s = max(0.0, once_s - backward_s)
@@ -162,8 +165,8 @@ def _stage_times(model: ModelFacts, placement: Placement, machine: Machine) -> l
 def _stage_time(
     number: int, names: Sequence[str], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StageTime:
-    """Return the seconds of one microbatch in stage `number`, whose nodes are `names`; the backward includes
-    recomputation."""
+    """Return the seconds of one microbatch in stage `number`. `names`: the nodes of the stage. The backward includes
+    the recomputation of activations."""
     pipes, rows = placement.pipes, placement.rows
     is_last, _ = model.images.decide("cuda", is_plain=not placement.is_sharded and pipes is None)
     forward_s = backward_s = weights_s = 0.0
@@ -187,7 +190,7 @@ def _stage_time(
 @lru_cache(maxsize=65536)
 def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int, is_compiled: bool) -> float:
     """Return the seconds of one pass (forward or backward) through a node. `rows`: samples in a microbatch.
-    `is_compiled`: elementwise operations are fused."""
+    `is_compiled`: whether elementwise operations are fused."""
     constants, hardware = machine.constants, machine.hardware
     peak = hardware.peak_of(precision)
     assert peak is not None
@@ -215,19 +218,19 @@ def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int,
 
 
 def _moved_s(elements: float, model: ModelFacts, machine: Machine) -> float:
-    """Return the seconds to read or write this number of elements in the compute dtype."""
+    """Return the seconds to read or write `elements` elements in the compute dtype."""
     return elements * COMPUTE_BYTES[model.precision] / machine.memory_per_s
 
 
 def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
-    """Return the seconds of the losses, forward and backward, which compute in float32."""
+    """Return the seconds of the losses, forward and backward together. Losses are computed in float32."""
     moved_s = LOSS_PASSES * 4 * model.scored * rows / machine.memory_per_s
     return max(moved_s, LOSS_CALLS * machine.constants.call_s)
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return (seconds to send the output of stage `number` on, seconds to send the gradient of its input back), for a
-    microbatch; 0 if the other stage is on the same rank or does not exist."""
+    """Return (seconds to send the output of stage `number` to the next stage, seconds to send the gradient of its input
+    to the previous stage), for one microbatch. A time is 0 if that stage is on the same rank or does not exist."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]
@@ -247,9 +250,9 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
-    """Return the seconds of a step after the backward. The optimizer reads parameters, gradients and state, and writes
-    parameters and state. Two more parts are included: adding the gradients of each microbatch after the first, and a
-    constant time per step."""
+    """Return the seconds of the update in a step, which follows the last backward. The optimizer reads parameters,
+    gradients and state, and writes parameters and state. Also included are the additions of the gradients of each
+    microbatch after the first, and a constant time per step."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

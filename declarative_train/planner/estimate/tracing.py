@@ -1,5 +1,5 @@
 """Interface of tracers, which predict the memory of a step by running it on tensors without memory. The caller of
-`compile` passes one, so that the engine is imported only if a step is traced (`planner/footprint/`)."""
+`compile` passes a tracer (`planner/footprint/`), so that the engine is imported only if a step is traced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Memory of a step, one row for each kind of device. If the trace failed there are no rows, and `why_not` is the
-    reason."""
+    """Memory of a step, as a trace found it, one row for each kind of device. If the trace failed there are no rows,
+    and `why_not` is the reason."""
 
     rows: tuple[MemoryPlan, ...]
     why_not: str = ""
@@ -28,10 +28,10 @@ class Tracer(Protocol):
 
     @property
     def spent_s(self) -> float:
-        """CPU seconds of all traces so far, estimated from the number of calls, so that the same recipe gives the same
-        plan on every machine."""
+        """CPU seconds of all traces so far. They are estimated from the number of layer calls and not measured, so that
+        a recipe gives the same plan on every machine."""
 
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of the memory estimates for the model of this plan; None if the trace failed."""
+        """Return the scale of memory estimates for `model`, the model of this plan; None if the trace failed."""

@@ -1,8 +1,8 @@
 """Traffic between devices in one optimizer step: what is sent, on which link, and how long it takes.
 
-Collectives are rings, which NCCL uses for large messages: each of n devices sends (n - 1) / n of a gathered or
-scattered tensor, and twice as much in an all-reduce. A ring over several nodes enters and leaves each node once,
-through the network adapters of all its members there; it is as fast as its slowest link (Thakur et al., Optimization of
+Collectives are rings, as in NCCL for large messages: each of n devices sends (n - 1) / n of a gathered or scattered
+tensor, and twice as much in an all-reduce. A ring over several nodes enters and leaves each node once, through the
+network adapters of all its devices in that node. It is as fast as its slowest link (Thakur et al., Optimization of
 collective communication, 2005)."""
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Communication of one kind: `bytes_sent` by each device in a step, in `num_calls` collectives or messages.
-    `per_s`: bytes per second of the link, None if its speed is unknown; `latency_s`: latency of one call."""
+    """Communication of one kind in a step. `bytes_sent`: bytes that each device sends. `num_calls`: number of
+    collectives or messages. `per_s`: bytes per second of the link, None if unknown. `latency_s`: latency of one
+    call."""
 
     what: str
     link: Link
@@ -40,12 +41,12 @@ class Transfer:
 
     @property
     def call_s(self) -> float:
-        """Seconds of one call."""
+        """Seconds of one collective or message."""
         return self.seconds / max(1, self.num_calls)
 
 
 def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return all transfers of the device that sends most."""
+    """Return all transfers in a step of the device that sends most."""
     every = ([each for kind in KINDS for each in kind(part, model, placement, machine)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
@@ -53,8 +54,8 @@ def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> l
 def gathers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return the all-gathers of sharded parameters, in the compute dtype.
 
-    They run before the forward of each microbatch, and before its backward for parameters that were freed or resharded;
-    in a pipeline they run once a step, because a stage stays gathered."""
+    They run before the forward of each microbatch, and again before its backward for parameters that were freed or
+    resharded after the forward. In a pipeline they run once a step, because the parameters of a stage stay gathered."""
     if model.num_expert_ranks > 1:
         return _with_experts(gathers, part, model, placement, machine)
     sharding = placement.sharding
@@ -83,8 +84,8 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return (whether the nodes are gathered again for the backward, names of the nodes) for each group of nodes whose
-    parameters are gathered together."""
+    """Return the groups of nodes whose parameters are gathered together, each as (whether they are gathered again for
+    the backward, names of the nodes)."""
     units = [
         name
         for name in part.nodes
@@ -98,15 +99,15 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the total bytes of the parameters of the nodes `names` over all devices of a group, with the padding that
-    makes the devices' shards equal. `width`: bytes per element."""
+    """Return the bytes of the parameters of the nodes `names`, added over all devices of a group. They include the
+    padding that makes the shards of the devices equal. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
-    over the replicas and summed over the devices that divide positions, once a step."""
+    """Return the reductions of gradients in a step: the reduce-scatter over the shards, once or after every microbatch;
+    the average over the replicas, once; and the sum over the devices that divide positions, once."""
     if model.num_expert_ranks > 1:
         return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
@@ -137,8 +138,8 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers of all parameters that are not experts, followed by those of experts, which fewer devices
-    share. `kind`: function that computes the transfers of one kind."""
+    """Return the transfers of one kind, first for parameters outside of experts, then for experts, which are shared by
+    fewer devices. `kind`: function that returns the transfers of this kind, such as `gathers`."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -147,8 +148,8 @@ def _with_experts(
 
 
 def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers of mode `dp`: the first device sends the model to the others in every forward, and receives
-    their gradients, in the dtype of the parameters."""
+    """Return the transfers of mode `dp`. In every forward the first device sends the model to the others, and then
+    receives their gradients, both in the dtype of the parameters."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
@@ -160,8 +161,8 @@ def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the messages that a pipeline rank sends to other ranks: outputs of its stages, and gradients of their
-    inputs."""
+    """Return the messages that a pipeline rank sends to other ranks in a step: outputs of its stages, and gradients of
+    the inputs of its stages."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
@@ -175,8 +176,8 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the sums over the ranks that divide layers, in forward and backward of all microbatches; for ranks that
-    divide positions, the gathering of keys and values, and of their gradients."""
+    """Return the all-reduces over the ranks that divide layers (`tensor`), in forward and backward of all
+    microbatches."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
@@ -189,16 +190,16 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
 
 
 def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the keys and values that ranks which divide positions exchange, and their gradients, of all
-    microbatches."""
+    """Return the exchanges of keys and values, and of their gradients, between the ranks that divide positions
+    (`context`), for all microbatches."""
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.keys, *sums.keys_back)]
     return _exchanges("keys and values", elements, placement.positions, model, placement, machine)
 
 
 def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the sums for balance losses over ranks that divide positions, in forward and backward of all
-    microbatches."""
+    """Return the all-reduces for balance losses over the ranks that divide positions (`context`), in forward and
+    backward of all microbatches."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].balance] * 2
     group = placement.positions
     if group.size < 2 or not elements:
@@ -210,8 +211,8 @@ def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of rows between the ranks that divide experts, in forward and backward of all microbatches,
-    if all experts are used equally."""
+    """Return the exchanges of rows between the ranks that divide experts (`expert`), in forward and backward of all
+    microbatches, assuming that all experts are used equally."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
     group = DeviceGroup(model.num_expert_ranks, model.num_tensor_ranks * model.num_context_ranks)
     return _exchanges("rows of experts, all-to-all", elements, group, model, placement, machine)
@@ -220,9 +221,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return the exchanges in which each rank of a group sends its rows to the other ranks, as one transfer; [] for one
-    rank. `what`: name of the transfer. `elements`: elements per sample of each call, including the share that a rank
-    keeps."""
+    """Return one transfer for all exchanges in which each rank of a group sends rows to every other rank; [] if the
+    group has one rank. `what`: name of the transfer. `elements`: elements per sample of each exchange, including those
+    that a rank keeps."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches
@@ -231,8 +232,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers between ranks that divide layers, positions or experts: they run inside of layers, between
-    their kernels."""
+    """Return the transfers inside of layers, between their kernels: those of the ranks that divide layers, positions or
+    experts."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 
