@@ -1,6 +1,6 @@
 """Planner: `compile` turns a recipe into a plan; `describe` and `summary` format a plan as text.
 
-Names are imported on first use, since ranks need none of them."""
+These names are imported on first use, because the processes that train (ranks) use none of them."""
 
 from __future__ import annotations
 

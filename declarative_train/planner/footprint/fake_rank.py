@@ -1,5 +1,5 @@
-"""Step of one rank alone in this process: the engine (`engine/engine.py`) runs on tensors without memory, in process
-groups that send nothing."""
+"""Step of a single rank in this process, without the other ranks: the engine (`engine/engine.py`) runs on tensors
+without memory, in process groups that send nothing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to mea
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that provides results that fake tensors cannot compute. Reading a scalar gives 1, so that every step counts
-    as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it is empty). A
-    split whose sizes are read from a tensor, such as the tokens of each expert, has equal parts. Grouped products are
-    computed as in `EmptyGroupedProducts`, which would cost time as a mode of its own."""
+    """Mode that returns results which fake tensors cannot compute. A scalar that is read is 1, so that every step
+    counts as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it would
+    be empty). If the sizes of a split are values of a tensor, such as the number of tokens for each expert, the parts
+    are equal. Grouped products in other formats than bfloat16 are computed as in `EmptyGroupedProducts`, because a
+    second mode would be slow."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
@@ -61,15 +62,16 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _even_parts(whole: int, number: int) -> list[int]:
-    """Return `number` sizes with the sum `whole` that differ by at most one."""
+    """Return `number` integers with the sum `whole` that differ by at most one."""
     return [whole // number + (at < whole % number) for at in range(number)]
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the workspace of the lstm kernel. `steps`: positions of a sequence; `rows`: sequences;
-    `width`: of the hidden state. It is measured on small tensors and extrapolated, since it grows linearly with each of
-    these sizes. The error is up to 5% for 2 rows and 1% for 16 or more, since parts of the workspace are rounded up to
-    pages."""
+    """Return the bytes of the workspace of oneDNN's lstm. `steps`: positions of a sequence. `rows`: number of
+    sequences. `width`: size of the hidden state.
+
+    The workspace grows linearly with each of these sizes, so it is measured on small tensors and extrapolated. The
+    error is up to 5% for 2 rows and 1% for 16 or more, because parts of the workspace are rounded up to pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:
@@ -81,8 +83,8 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the workspace of a small lstm. The kernel runs in a thread of its own, which has no dispatch
-    modes and has gradients enabled; without gradients it has no workspace."""
+    """Run oneDNN's lstm on small tensors and return the bytes of its workspace. It runs in a thread of its own, which
+    has no dispatch modes and has gradients enabled; without gradients the lstm has no workspace."""
 
     def run() -> int:
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
@@ -95,8 +97,8 @@ def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> in
 
 
 def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
-    """Run a step of `rank`, with existing optimizer state, and return the count of its live bytes. `is_begun`:
-    gradients of earlier accumulation steps exist too."""
+    """Run a step of rank `rank` and return its live bytes. Optimizer state exists from the beginning, as in every step
+    but the first. `is_begun`: gradients of earlier accumulation steps exist too."""
     has_compiled_losses = plan.training.compile and plan.layout.device == "cuda"
     plan = replace(plan, weights=(), training=replace(plan.training, compile=False))
     live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
@@ -128,7 +130,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Sum of cross entropies in the memory of the kernels that the compiler makes: the scores are read as they are, the
+    """Sum of cross entropies with the memory that it needs when the loss is compiled: the scores are not copied, the
     forward keeps one number for each item, and the backward writes the gradient of the scores."""
 
     @staticmethod
@@ -146,7 +148,7 @@ def _sum_as_compiled(scores: torch.Tensor, target: torch.Tensor, *_: Any) -> tor
 
 
 def keeps_buckets(plan: Plan) -> bool:
-    """Return whether DistributedDataParallel keeps memory for all gradients from one step to the next."""
+    """Return whether torch's DistributedDataParallel is used, which keeps memory for all gradients between steps."""
     return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
 
@@ -160,7 +162,7 @@ def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """Create optimizer state and gradients, as they exist after a first step, by a step with gradients of zero."""
+    """Create optimizer state and gradients, as they exist after the first step, by an update with gradients of zero."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()
@@ -182,7 +184,8 @@ def _batches(plan: Plan) -> list[Batch]:
 
 
 class PendingSend:
-    """Message that is being sent. It keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
+    """Message that is being sent. It keeps its tensors alive until the pipeline schedule waits for it, as gloo and NCCL
+    do."""
 
     def __init__(self, work: Any, tensors: list[Any]) -> None:
         self._work, self._tensors = work, tensors
@@ -193,8 +196,8 @@ class PendingSend:
 
 @contextmanager
 def _hold_messages() -> Iterator[None]:
-    """Keep sent tensors alive within the `with` block until the schedule waits for them. (Fake process groups do
-    not.)"""
+    """Make sent tensors stay alive, within the `with` block, until the pipeline schedule waits for their messages.
+    (Fake process groups would free them at once.)"""
     from torch.distributed.pipelining import schedules
 
     send = schedules._batch_p2p

@@ -1,9 +1,10 @@
-"""Prediction of a plan's peak memory: a fake rank of each kind runs the plan's own step on tensors without memory.
+"""Prediction of a plan's peak memory. For each pipeline position, one rank of the plan runs a step alone, on tensors
+without memory.
 
 If the model has a long chain of equal blocks, two short chains are traced and the memory is extrapolated
-(`extrapolate.py`); very many ranks are replaced by a few, and many microbatches by three smaller numbers. If the trace
-of a pipeline would take more than a few seconds even so, `planner/estimate/memory.py` estimates its memory, with the
-scale of the same model on one device."""
+(`extrapolate.py`). Very many ranks are replaced by a few, and many microbatches by three smaller numbers of them. If
+the trace of a pipeline would still take more than a few seconds, its memory is estimated in
+`planner/estimate/memory.py`, with the memory scale of the same model on one device."""
 
 from __future__ import annotations
 
@@ -52,12 +53,12 @@ Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the posit
 
 
 class TooLongError(Exception):
-    """Error: a trace would take too long. The message says how long."""
+    """Error: a trace would take too long. The message says how many calls of layers it has."""
 
 
 class Forecast:
-    """Tracer (`planner/estimate/tracing.py`) that runs a plan's step on fake tensors. It caches the traces, which all
-    candidates of `auto` share."""
+    """Tracer (`planner/estimate/tracing.py`) that runs the step of a plan on fake tensors. It caches its traces, so
+    that candidates of `auto` with the same step share one."""
 
     def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
@@ -72,8 +73,8 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of the memory estimates from a trace of a plan that is sharded or on one device; None if the
-        trace failed. On one device, the half-precision copies of the parameters are subtracted."""
+        """Return the scale of memory estimates for `model`, from a trace of its plan; None if the trace failed. The
+        plan is sharded or on one device. On one device, the half-precision copies of the parameters are subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -89,8 +90,8 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Trace a small plan and return {pipeline position: live bytes at each moment}. `is_begun`: gradients exist
-        from the beginning. Raises the errors of the traces."""
+        """Trace a small plan, or take its trace from the cache. Return {pipeline position: live bytes at each moment}.
+        `is_begun`: gradients exist from the beginning of the step. Raises the errors of the trace."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
@@ -112,7 +113,7 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan with defaults in place of the values that do not affect a step, such as its name: plans with the
+    """Return the plan with empty values in place of those that do not affect a step, such as its name. Plans with the
     same step become equal, and share an entry of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
@@ -121,17 +122,17 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Return the pipeline positions in groups, one group per process: one process per core up to a limit, since each
-    needs memory."""
+    """Divide the pipeline positions into groups, one for each process that traces. There is one process per core, up to
+    a limit, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Trace a small plan and return {pipeline position: live bytes at each moment, of the first rank there}.
-    `is_begun`: gradients exist from the beginning. `places`: the positions to trace. `is_split`: traces may run in
-    child processes."""
+    """Trace a small plan and return {pipeline position: live bytes at each moment}, for the first rank at each
+    position. `is_begun`: gradients exist from the beginning of the step. `places`: the positions to trace. `is_split`:
+    traces may run in child processes."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -151,7 +152,7 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return the number of layer calls in all traces of a plan together; 0 if there are too many to trace."""
+    """Return the number of layer calls in all traces that a plan needs; 0 if they are too many to trace."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -162,9 +163,10 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three plans with fewer microbatches, whose numbers differ by the number of ranks; [] if tracing them would
-    not be less work. A full pipeline repeats its schedule, so that its memory grows linearly with the microbatches, or
-    not at all."""
+    """Return three copies of a pipeline's plan with fewer microbatches: n, n + r and n + 2 r, where r is the number of
+    pipeline ranks. Return [] if tracing these three would not be less work, or without a pipeline.
+
+    A full pipeline repeats its schedule, so its memory either is constant or grows linearly with the microbatches."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -185,8 +187,8 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return {pipeline position: live bytes at the peak} with `number` microbatches, from three traces (`tried`) with
-    fewer (`numbers`); None if the memory does not grow linearly."""
+    """Return {pipeline position: live bytes at the peak} for `number` microbatches, extrapolated from three traces;
+    None if the memory does not grow linearly. `tried`: the traces. `numbers`: their numbers of microbatches."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -211,9 +213,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Trace a step of `rank` and return a float array (operations, kinds): its live bytes at each moment of a step of
-    the whole plan. `runs`: the chains of copies that the traces shorten. `is_begun`: gradients exist from the
-    beginning. `is_split`: the traces run in child processes."""
+    """Trace a step of rank `rank` and return a float array (operations, kinds): the live bytes at each moment of a step
+    of the whole plan. `runs`: the chains of copies that are shortened for the traces. `is_begun`: gradients exist from
+    the beginning of the step. `is_split`: the traces run in child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -246,9 +248,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return (plan to trace, whether gradients exist from the beginning). The plan has few ranks and at most two
-    accumulation steps, the second of which finds the gradients of the first. If all accumulation steps
-    need the same memory, one is traced, with existing gradients."""
+    """Return (plan to trace, whether gradients exist from the beginning of its step). The plan to trace has few ranks.
+    If all accumulation steps need the same memory, it has only one, which begins with the gradients of earlier ones.
+    Otherwise it has at most two accumulation steps."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -258,7 +260,7 @@ def _prepare(plan: Plan) -> tuple[Plan, bool]:
 
 
 def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
-    """Return the kind of device on which the ranks will run."""
+    """Return the type of device on which the ranks will run."""
     if layout.device == "auto":
         there = layout.hardware is None and torch.cuda.device_count() > 0
         return "cuda" if there or layout.hardware not in (None, "cpu") else "cpu"
@@ -266,22 +268,23 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all accumulation steps do the same work: none ends with an extra reduction of whole gradients or
-    between replicas."""
+    """Return whether all accumulation steps do the same work: the last one does not also reduce whole gradients, or
+    average gradients over replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return for each chain of copies (`runs`) the number of copies to trace. If only one of n blocks is recomputed, n
-    blocks count as one copy."""
+    """Return the number of copies to trace for each chain in `runs`. If only one of n blocks is recomputed, n blocks
+    count as one copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
 def _long_runs(plan: Plan) -> list[CopyChain]:
-    """Return the longest chains, the longest first; only a few, because each costs a trace."""
+    """Return the longest chains of copies in a plan, the longest first. Their number is limited, because each costs a
+    trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     return runs[:MOST_RUNS]
 
@@ -295,8 +298,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the number of parameter elements that the first of `shards` ranks holds, which has most: `fully_shard`
-    divides the first dimension of a tensor and rounds up."""
+    """Return the number of parameter elements on the first of `shards` ranks. This rank has most, because `fully_shard`
+    divides the first dimension of each tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1
@@ -308,8 +311,8 @@ def _share(plan: Plan, shards: int) -> float:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one torch thread within the `with` block, since a process with a thread pool must not fork ranks; restore the
-    random generators afterwards."""
+    """Use one torch thread within the `with` block, because a process with a thread pool must not fork ranks.
+    Afterwards restore the number of threads and the random generators."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,5 +1,5 @@
-"""Calls in forked child processes. Fake ranks leave state in torch (process groups, meshes, caches of shards), which
-real ranks forked from this process would reuse."""
+"""Function calls in forked child processes. A trace leaves state in torch (process groups, meshes, caches of shards).
+If it ran in this process, real ranks that are forked from it later would reuse this state."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ _cores: int | None = None  # that this child process may use; None: all
 
 
 class ChildError(Exception):
-    """Error: a child process returned no result. The message says why in a few words."""
+    """Error: a child process returned no result. The message is the reason in a few words."""
 
 
 def usable_cores() -> int:
-    """Return the number of cores for this process; children that work at the same time share those of their parent."""
+    """Return the number of cores that this process may use. A child process has its share of its parent's cores."""
     return num_cores() if _cores is None else _cores
 
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    If this process is a child itself, it calls the first function directly, since it ends soon."""
+    A process that is itself a child calls the first function directly and forks only for the others, because it ends
+    soon."""
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -81,8 +82,8 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int
 
 
 def _loaded(answer: bytes) -> tuple[Any, str]:
-    """Return (result, error) as a child process wrote it (`answer`), one of them empty; an error if the child ended
-    early."""
+    """Return (result, error text) from the bytes that a child process wrote (`answer`); one of the two is empty. If the
+    child ended early, return an error."""
     try:
         found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):
@@ -100,8 +101,8 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error in one line. (torch's pipeline schedules report only in which stage something
-    failed.)"""
+    """Return the first cause of an error (`__cause__`) in one line. Only this names the mistake: torch's pipeline
+    schedules raise an error of their own, which says in which stage it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]
@@ -109,7 +110,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of this child process: a size that is read from a tensor without values may be absurdly
+    """Limit the memory of this child process, because a size that is read from a tensor without values may be absurdly
     large."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -122,8 +123,8 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """Read from pipes until they are closed or the time `deadline_s` (of `time.monotonic`) is over. Return {pipe: the
-    bytes that were read}."""
+    """Read from pipes until all are closed or `time.monotonic` reaches `deadline_s`. Return {pipe: the bytes that were
+    read}."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

@@ -1,12 +1,12 @@
 """Count of the bytes of all live tensors while a step runs.
 
-A dispatch mode sees the storages of each operation's results; a weak reference reports when a storage is freed. On a
-GPU the count should equal what torch's caching allocator gives out, without rounding and fragmentation (never compared
-on one); on the CPU it is the memory of the process without its code. Memory that a kernel allocates and frees within
-one operation is not counted.
+A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed. On
+a GPU the count should equal the bytes that torch's caching allocator gives out, without rounding and fragmentation
+(this was never compared). On the CPU it is the memory of the process without its code. Memory that a kernel allocates
+and frees within one operation is not counted.
 
-Each storage has a class: parameters, gradients and optimizer state are recognised by their owner, others by the phase
-of the step in which they were created."""
+Each storage has a class. Parameters, gradients and optimizer state are recognised by their owner; for other storages
+the class depends on the phase of the step in which they were created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activ
 
 
 class Storage:
-    """Memory of a tensor, live or freed. `kind`: its class, which may be set after its creation."""
+    """Storage of a tensor, live or freed. `kind`: its class, which may be set after its creation."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 
@@ -49,10 +49,10 @@ class Storage:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counter of live bytes, active within its `with` block.
 
-    `phase`: the class of new storages. `changes`: all (storage, change in bytes) in order. `operations`: (name, length
-    of `changes` after it, pass) of each operation that changed something. The pass is ("backward", a number of torch's)
-    during autograd, otherwise `between`. `copies_reduced`: count also the copy that gloo would make of a reduced
-    tensor."""
+    `phase`: the class of new storages. `changes`: (storage, change in bytes), in order of time. `operations`: (name,
+    length of `changes` after it, pass) for each operation that changed something. During autograd the pass is
+    ("backward", torch's number of the backward); otherwise it is the value of `between`. `copies_reduced`: count also
+    the copy that gloo makes of a tensor before it reduces it."""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Count the storage of a tensor if it is new, and return it; None for a tensor without memory."""
+        """Count the storage of a tensor if it is new, and return its record; None for a tensor without memory."""
         if hasattr(tensor, "to_local"):
             with torch.no_grad():  # otherwise it makes a view, which is an operation
                 tensor = tensor.to_local()
@@ -94,8 +94,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of a batch as input data. It counts as if it had a storage of its own, because it may be part
-        of data that were read ahead for several steps."""
+        """Count a tensor of a batch as input data, by its own size: its storage may be larger, because several steps
+        may have been read ahead into one storage."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:
@@ -154,16 +154,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Count a tensor that gloo creates as a copy for a collective. No operation returns it, so it is not counted
-        otherwise."""
+        """Count a tensor that gloo creates as a copy for a collective. Such a tensor is the result of no operation, so
+        it would not be counted otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set the class of the tensors that a collective reads and writes, unless they are parameters or optimizer
-        state."""
+        """Set the class of the tensors that a collective reads and writes to GATHERED, except for tensors whose class
+        was set for their whole lifetime (`claim`)."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:
@@ -171,8 +171,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_in(found: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in the arguments or results of an operation (`found`: a tensor, or nested lists, tuples and
-    dicts)."""
+    """Yield the tensors in the arguments or results of an operation. `found`: a tensor, or nested lists, tuples and
+    dicts."""
     if isinstance(found, torch.Tensor):
         yield found
     elif isinstance(found, list | tuple | dict):
@@ -182,7 +182,8 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Count resizes of storages within the `with` block; `fully_shard` frees gathered parameters in this way."""
+    """Make `live` count resizes of storages within the `with` block; `fully_shard` frees gathered parameters by
+    resizing."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measured step: the engine's step while live bytes are counted, with a class (parameters, activations, ...) for each
+"""Step of the engine during which live bytes are counted, with a class (parameters, activations, ...) for each
 storage."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """Run `engine.step` with the number and the batches of a step while `live` counts, and return its result. The count
-    begins with everything that exists before the step. `more`: further arguments of `engine.step`."""
+    """Run `engine.step(number, batches, **more)` while `live` counts, and return its result. The count begins with
+    everything that exists before the step."""
     observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:
@@ -37,9 +37,9 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step that sets the class of new storages by the part of the step. Everything that the loss creates,
-    also in its part of the backward, has the class of the loss. The casts of all parameters are a separate pass, and so
-    is each forward of a stage."""
+    """Observer of a step. It sets the class of new storages by the part of the step in which they are created.
+    Everything that the loss creates, in its forward and in its backward, has the class LOSS. The casts of all
+    parameters are recorded as a pass of their own, and so is the forward of each stage."""
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:
         self._engine, self._live = engine, live
@@ -65,7 +65,7 @@ class MemoryObserver:
                 self._claim_optimizer()
 
     def claim_state(self) -> None:
-        """Set the classes of everything that exists before a step: parameters, optimizer state, gradients."""
+        """Set the class of everything that exists before a step: parameters, optimizer state, gradients."""
         engine, live = self._engine, self._live
         for module in engine.modules:
             for tensor in (*module.parameters(), *module.buffers()):
@@ -87,7 +87,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Make `phase` the class of everything that is created after the backward reaches one of these tensors."""
+        """Make `phase` the class of everything that is created after the backward has reached one of these tensors."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

@@ -1,1 +1,1 @@
-"""Text of a plan for users: `dtrain plan` and the summary of a run."""
+"""Text of a plan for users: the output of `dtrain plan` and the summary at the start of a run."""

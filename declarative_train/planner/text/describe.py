@@ -43,8 +43,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the text of `dtrain plan` for a plan, without a final newline. `hashes` False: leave out everything that
-    differs between machines or after edits without effect, as for files of expected texts."""
+    """Return the text of `dtrain plan`, without a final newline. `hashes`: include hashes, which differ between
+    machines and after edits that have no effect; False for files of expected texts."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),
@@ -63,7 +63,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
 
 
 def summary(plan: Plan) -> str:
-    """Return a text of five lines about the plan, for the start of a run."""
+    """Return a summary of the plan in a few lines, for the start of a run."""
     sets = ", ".join(f"{each.name} {each.num_samples:,}" for each in plan.data.sets)
     own = [item for item in plan.parameters if item.tie is None]
     count = sum(item.num_elements for item in own)
@@ -86,7 +86,8 @@ def _head(plan: Plan) -> str:
 
 
 def mode_in_words(layout: LayoutPlan) -> str:
-    """Return mode and devices as text, such as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8 GPUs`."""
+    """Return the mode and the devices of a layout as text, such as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8
+    GPUs`."""
     if layout.is_one_process and not layout.scatters:
         return "single, on one device"
     product = ""
@@ -132,8 +133,8 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return a line of text for each category column of a field, with its class names by number; [] for a field without
-    a vocabulary."""
+    """Return a line for each column of a field that contains categories, with its numbered class names; [] for a field
+    without a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []
@@ -153,7 +154,8 @@ def _classes(field: FieldSpec) -> list[str]:
 
 
 def _describe_generated(source: dict[str, object]) -> str:
-    """Return a line on a source without a path: its type, and the keys that differ from the defaults."""
+    """Return a line on a source without a path, which generates its data: its type and the keys that differ from the
+    defaults."""
     return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
@@ -189,7 +191,7 @@ def _batch(plan: Plan) -> list[str]:
 
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
-    """Return the factors of the batch size as text, such as `100 = 2 ranks x 1 accumulation x 50`."""
+    """Return the batch size as a product, such as `100 = 2 ranks x 1 accumulation x 50`."""
     word = layout.place_word if layout.pipeline is None else "pipeline"
     factors = [format_count(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
     if layout.pipeline is not None:
@@ -210,7 +212,7 @@ def _objective(plan: Plan) -> list[str]:
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
     """Return a loss or metric as text: its type, the tensors that it reads, and the keys that differ from the defaults.
-    `table`: the components among which its type is."""
+    `table`: LOSSES or METRICS."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
@@ -296,7 +298,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
 
 
 def _background_copy(plan: Plan) -> str:
-    """Return a note on the host memory that saving in the background needs; "" if checkpoints are not saved so."""
+    """Return a note on the host memory for checkpoints that are written in the background; "" if they are not."""
     if plan.checkpoint is None or not plan.checkpoint.background:
         return ""
     size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
@@ -314,7 +316,7 @@ def _format_copy(plan: Plan) -> str:
 
 
 def _to(plan: Plan) -> str:
-    """Return a note on the log sinks; "" for the default sinks."""
+    """Return a note on the log sinks of the run; "" if they are the default sinks."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 

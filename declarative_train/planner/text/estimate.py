@@ -1,8 +1,8 @@
-"""Text of a plan's estimate, its memory, and the choice of `parallelism: auto`, figures first, then their assumptions;
-and a table of one recipe on several numbers of GPUs.
+"""Text of a plan's estimate, its memory, and the choice of `parallelism: auto`: figures first, then their assumptions.
+Also the table of one recipe on several numbers of GPUs.
 
 The table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all. The
-real time is between them and can only be measured, since it depends on kernels that share processors and memory with
+real time is between them and can only be measured, because it depends on kernels that share processors and memory with
 the transfers."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text with the time to make a step's batches, and whether the step waits for them."""
+    """Return the time to make the batches of a step, as text, and whether the step waits for them."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers
@@ -113,12 +113,13 @@ def _describe_traces(choice: ChoicePlan) -> list[str]:
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:
-    """Return a sort key for a candidate: the chosen one first, the others by time; without times, the given order."""
+    """Return a sort key for a candidate. The chosen one comes first and the others by step time; without times, they
+    keep their order."""
     return each.verdict != TAKEN, each.step_s or 0.0
 
 
 def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
-    """Return {error: names of the rejected candidates with this error}."""
+    """Return {error text: names of the candidates that were rejected with this error}."""
     found: dict[str, list[str]] = {}
     for each in choice.candidates:
         if each.memory_bytes is None:
@@ -132,8 +133,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return one line on the number of candidates that the table leaves out, [] if it has all. Candidates that differ
-    only in schedule or microbatches are among those left out."""
+    """Return one line on the number of candidates that the table leaves out; [] if it has all. Candidates that differ
+    from one in the table only in schedule or microbatches are left out too."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -157,7 +158,7 @@ def not_traced(plan: Plan) -> list[str]:
 
 
 def largest(plan: Plan) -> str:
-    """Return the memory of the device that needs most, as text."""
+    """Return, as text, the memory of the device that needs most."""
     return amount(max(each.total for each in memory(plan)), "B")
 
 
@@ -190,8 +191,8 @@ PAYS = 1.4  # minimum speedup from twice as many devices
 
 
 class ScalingRow(NamedTuple):
-    """Row of the table for one number of GPUs. `plan`: the plan with its estimated time; if it is None, `why` is the
-    reason."""
+    """Row of the scaling table, for one number of GPUs. `plan`: the plan with its estimated time; None if there is no
+    plan, and then `why` is the reason."""
 
     num_gpus: int
     plan: Plan | None
@@ -199,7 +200,8 @@ class ScalingRow(NamedTuple):
 
 
 def scale_data(row: ScalingRow) -> dict[str, object]:
-    """Return a row as a JSON object: the predicted time of a step and the samples per second, or why there are none."""
+    """Return a row as a JSON object: the predicted seconds of a step and samples per second, or the reason why there
+    are none."""
     if row.plan is None or row.plan.estimate is None or row.plan.estimate.step_s is None:
         return {"gpus": row.num_gpus, "step_s": None, "why": row.why}
     step_s = row.plan.estimate.step_s
@@ -208,8 +210,8 @@ def scale_data(row: ScalingRow) -> dict[str, object]:
 
 
 def describe_scale(found: Sequence[ScalingRow]) -> str:
-    """Return a table with a row for each number of GPUs, with the speed relative to the first row, followed by the
-    assumptions."""
+    """Return the scaling table as text, with a row for each number of GPUs and the assumptions below. Speeds are
+    relative to the first row that has a plan."""
     rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
     first = next((each for each in found if each.plan is not None), None)
     before, refused = None, list[str]()
@@ -260,7 +262,7 @@ def _between(low: str, high: str) -> str:
 
 
 def ends(plan: Plan) -> tuple[float, float]:
-    """Return the lower and upper bound of the step time in seconds: communication overlaps with computing as far as
+    """Return (lower bound, upper bound) of the step time in seconds: communication overlaps with computing as far as
     possible, or not at all."""
     estimate = plan.estimate
     assert estimate is not None
@@ -273,9 +275,9 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return `pays`, `pays if hidden` or `does not pay`, for the devices that row `each` has more than row `before`.
-    They pay if steps become at least `PAYS` times as fast for each doubling of the devices; `if hidden`: only if
-    communication overlaps with computing."""
+    """Return a verdict on the devices that row `each` has in addition to row `before`: `pays` if steps become at least
+    `PAYS` times as fast for each doubling of the devices; `pays if hidden` if they do so only when communication
+    overlaps with computing; else `does not pay`."""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)

@@ -1,4 +1,4 @@
-"""Text of a plan's layout: mesh, ranks, stage cuts, and the grid of the schedule."""
+"""Text of a plan's layout: the mesh, the ranks, the stages of a pipeline, and the grid of its schedule."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on unusual sharding: parameters that stay gathered, and when gradients are reduced if a step has
-    several chunks (`num_chunks` forwards)."""
+    """Return lines on sharding, where it differs from the default: parameters that stay gathered, and when gradients
+    are reduced if a step has several chunks. `num_chunks`: number of forwards in a step."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -52,7 +52,7 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
 
 
 def describe_context(context: ContextPlan, size: int) -> str:
-    """Return a text with the positions of each of the `size` ranks of the `context` axis."""
+    """Return a text that says which positions each of the `size` ranks of the `context` axis has."""
     chunk, last = context.length // (2 * size), 2 * size - 1
     return (
         f"{format_count(size, 'rank')} of the context axis share the {context.length} positions of "
@@ -62,8 +62,8 @@ def describe_context(context: ContextPlan, size: int) -> str:
 
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return lines on which layers the ranks of `tensor` and `expert` divide, and why others stay whole. Equal layers
-    in the copies of a `repeat` share a line. `parameters`: those of the plan."""
+    """Return lines that say which layers the ranks of `tensor` and `expert` divide, and why other layers stay whole.
+    Equal layers in the copies of a `repeat` share a line. `parameters`: the parameters of the plan."""
     assert layout.cuts is not None
     cuts, of_experts = layout.cuts, layout.cuts.of_experts
     total = sum(item.num_elements for item in parameters if item.tie is None)
@@ -109,8 +109,8 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return a table of the ranks as lines: a header, then one line for all ranks with the same stages (without a
-    pipeline: one line for all). After `_MOST_RANKS` such lines, the rest is only counted."""
+    """Return the table of the ranks as lines: a header, then one line for all ranks with the same stages (without a
+    pipeline, one line for all ranks). After `_MOST_RANKS` lines, the remaining ones are only counted."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
@@ -155,7 +155,7 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
 
 
 def _describe_shared(pipeline: PipelinePlan) -> list[str]:
-    """Return one line for each set of stages that have copies of the same parameters."""
+    """Return one line for each group of stages that have copies of the same parameters."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)
@@ -166,7 +166,7 @@ def _describe_shared(pipeline: PipelinePlan) -> list[str]:
 
 
 def _legend(pipeline: PipelinePlan) -> str:
-    """Return a text on the meaning of the letters in the grid."""
+    """Return a text that explains the letters in the grid of the schedule."""
     written = "".join(cell for row in pipeline.grid for cell in row)
     first = pipeline.grid[0][0]
     stage, _, number = first.partition("F")
@@ -182,8 +182,8 @@ def _legend(pipeline: PipelinePlan) -> str:
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:
-    """Return the schedule as lines: a row per rank of a pipeline, a column per unit of time. `1F0` is stage 1, forward
-    of microbatch 0."""
+    """Return the schedule as lines, with a row for each rank of a pipeline and a column for each unit of time. The cell
+    `1F0` means stage 1, forward, microbatch 0."""
     ranks = list(range(len(pipeline.grid)))
     shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
     rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]

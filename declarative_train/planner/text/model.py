@@ -1,4 +1,5 @@
-"""Titles and aligned columns for the text of a plan; tables of its model and of the settings of its parameters."""
+"""Table of a plan's model and table of the settings of its parameters, as text; titles and aligned columns for all
+texts of a plan."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 
 
 def section(title: str, lines: Sequence[str]) -> str:
-    """Return a title with its lines below; "" if there are no lines."""
+    """Return the title with the lines indented below it; "" if there are no lines."""
     return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def columns(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
-    """Return rows as lines of equal length, every column as wide as its widest cell; `numbers` are right-aligned."""
+    """Return the rows of a table as lines in which every column is as wide as its widest cell. `numbers`: align cells
+    that are numbers to the right."""
     if not rows:
         return []
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -42,7 +44,8 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """Return a component's type and the fields that are set, as text: `adam lr 0.003 betas [0.9, 0.999]`."""
+    """Return a component as text, its type and its fields that are not None or False: `adam lr 0.003 betas [0.9,
+    0.999]`."""
     fields = (
         f"{key} {value}"
         for key, value in component.items()
@@ -66,7 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for copies of a `repeat` that look the same in the table and therefore share a row."""
+    """Return a key that is equal for nodes which share a row of the table: copies of a `repeat` whose rows look the
+    same."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -126,8 +130,8 @@ MOST_GROUPS = 24
 
 
 class UpdateGroup(NamedTuple):
-    """Parameters that the optimizer updates in the same way. `rule`: the optimizer's fields without `lr` and
-    `weight_decay`."""
+    """Parameters that the optimizer updates in the same way. `rule`: the optimizer with its fields, as text, without
+    `lr` and `weight_decay`."""
 
     rule: str
     lr: float | None
@@ -145,8 +149,9 @@ class UpdateGroup(NamedTuple):
 
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
-    """Return the groups of parameters that the optimizer updates in the same way, in the order of the model, without
-    tied and frozen parameters. `by_start`: also divide them by their initial values, and include frozen ones."""
+    """Return the groups of parameters that the optimizer updates in the same way, in the order of the model. Tied and
+    frozen parameters are left out. `by_start`: include frozen parameters, and divide the groups by their initial values
+    too."""
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
@@ -157,7 +162,7 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
 
 
 def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
-    """Return whether a parameter's initial value comes from a file, whatever its init says."""
+    """Return whether a parameter's initial value comes from a file; then its `init` has no effect."""
     if is_added(parameter.name):
         return False
     return any(_fills(weights, parameter.name) for weights in plan.weights)
@@ -182,7 +187,7 @@ def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> UpdateGrou
 
 
 def describe_parameters(plan: Plan) -> list[str]:
-    """Return the table of parameter settings; [] if all have those of training.optimizer."""
+    """Return the table of the settings of parameters as lines; [] if no parameter has settings of its own."""
     if not any(_is_set(parameter) for parameter in plan.parameters if parameter.tie is None):
         return []
     groups = groups_of(plan, by_start=True)
@@ -220,6 +225,6 @@ def _number(value: float | None) -> str:
 
 
 def update_in_words(group: UpdateGroup) -> str:
-    """Return a group's optimizer: `sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
+    """Return how the optimizer updates a group, as text: `sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
     lr = "" if group.lr is None else f", lr {group.lr:g}"
     return f"{group.rule}{lr}" + (f", weight decay {group.weight_decay:g}" if group.weight_decay else "")
