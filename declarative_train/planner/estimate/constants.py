@@ -35,8 +35,8 @@ class Constants:
                            A100s with NVSwitch (nccl-tests, all-reduce)
     network_efficiency     part of a link's bandwidth that large collectives reach between nodes. Fitted
     link_latency_s         latency of a collective inside a node, for each rank that it passes on its way. Fitted
-    network_latency_s      latency of a collective between nodes, for each doubling of the nodes. An assumption: the fit is
-                           insensitive to it
+    network_latency_s      latency of a collective between nodes, for each doubling of the nodes. An assumption, because
+                           published step times hardly depend on it
     step_s                 time of a step that does not depend on the model: batch, loop, optimizer. An assumption for
                            our engine
     tensor_s               time of the optimizer for each tensor, if no kernel updates many tensors at once: on CPUs
