@@ -150,8 +150,8 @@ def _work(
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
     """Return the matrix products of a layer (`component`), for the shapes in `use`. For a plugin's layer they are
-    estimated from its weights. A weight with two dimensions counts as a product with each vector of the input; a weight
-    with more dimensions counts as a convolution, which is computed for each output position."""
+    estimated from the shapes of its weights. A weight with two dimensions is taken for a matrix that is multiplied with
+    each vector of the input, a weight with more dimensions for the kernel of a convolution."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

@@ -2,8 +2,8 @@
 
 As in Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: the partial outputs of a
 divided layer are summed and scattered, so that each rank has the sums of its own tokens only. Norms and residual sums
-work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is divided along T, unless
-a node that computes or reads it needs all tokens, or it is sent to another pipeline stage."""
+work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is divided along T. It
+stays whole if a node that computes or reads it needs all tokens, or if it is sent to another pipeline stage."""
 
 from __future__ import annotations
 

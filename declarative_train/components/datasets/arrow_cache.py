@@ -55,8 +55,9 @@ class Budget:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the decompressed text of a file. Reading raises TooLargeError when the limit is reached.
-        `delimiter`: character between the values of a line, to count them; None: only the text counts."""
+        """Return a stream of the decompressed text of a file. The memory for the text and for its values is subtracted
+        from the limit; reading raises TooLargeError when the limit is reached. `delimiter`: character between the
+        values of a line, which are counted by it; None: the values are not counted."""
         import pyarrow as pa
 
         stream = open_decompressed(path)
