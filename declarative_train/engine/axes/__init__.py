@@ -1,5 +1,5 @@
-"""Parallelism, one file for each axis of a plan's mesh; and the choice of the axis that combines the gradients of ranks
-with different rows."""
+"""Axes of a plan's mesh. Each axis is a kind of parallelism and has a file. This file chooses the axes that combine the
+gradients of several ranks."""
 
 from __future__ import annotations
 

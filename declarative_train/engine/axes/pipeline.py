@@ -341,8 +341,8 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _find_node(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the name of the node, among `nodes`, to which a parameter belongs: the longest name with which the
-    parameter's name begins."""
+    """Return the node, among `nodes`, to which a parameter belongs. The parameter's name begins with the name of its
+    node; if several names fit, the longest is returned."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 

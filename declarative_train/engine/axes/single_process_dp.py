@@ -95,7 +95,7 @@ class Replicas:
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """Clean up the groups of samples after a forward and its backward."""
+        """End a forward and its backward: until the next `begin`, forwards do not change running statistics."""
         for groups in self.groups:
             groups.end()
 
@@ -225,7 +225,7 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a layer computes over groups of samples (a batch norm, for example) that are larger than a
+    """Raise RunFailure if a layer, such as a batch norm, computes over groups of samples that are larger than a
     replica's microbatch. Such a group would be split over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:

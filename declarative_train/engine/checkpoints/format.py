@@ -240,8 +240,8 @@ def save_tensors(
 
 
 def parse_metadata(text: bytes) -> Metadata:
-    """Return DCP's metadata from the content of its file. Raises CheckpointFailure if the file contains other classes
-    than metadata needs."""
+    """Return DCP's metadata from the content of its file. Raises CheckpointFailure if the file is not valid, or names a
+    class that DCP's metadata does not use."""
     found = AllowList(io.BytesIO(text)).load()
     if not isinstance(found, Metadata):
         raise CheckpointFailure("the checkpoint's metadata is not valid")

@@ -77,8 +77,8 @@ class NodeGroups:
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
     """Groups of the ranks that save and load checkpoints together. `writes`: whether this rank writes part of each
-    checkpoint. `writers`: the ranks that write (None: all ranks); `writing`: their groups by node. `reading`: groups of
-    all ranks by node; None in a single process."""
+    checkpoint. `writers`: the group of the ranks that write; None: all ranks. `writing`: these ranks, grouped by node.
+    `reading`: all ranks, grouped by node; None in a single process."""
 
     writes: bool = True
     writers: ProcessGroup | None = None

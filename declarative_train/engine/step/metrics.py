@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Metrics of a plan. `training`: only metrics that are means over items; the others would need all rows at once."""
+    """Metrics of a plan. With `training` (metrics over training steps), those that are not means over items are left
+    out, because they would need all rows at once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)

@@ -238,7 +238,8 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make a unit recompute its activations in the backward. `keep`: kinds of results that are kept
+    """Make `unit`, one of the model's repeated blocks, recompute its activations in the backward. `groups`: state of
+    layers that mix samples, which the recomputation restores. `keep`: kinds of results that are kept
     (`engine/step/selective.py`). `draws`: some layer draws random numbers. `splits`: several calls to autograd run the
     backward, as in zero-bubble schedules of pipelines."""
     from torch.utils.checkpoint import checkpoint

@@ -127,9 +127,10 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return the value of the entry `entry` of a parameter's optimizer state, on the device where torch's
-    `load_state_dict` would put it. Only the step counter, `step`, changes: it becomes a tensor, on the parameter's
-    device if the settings of `group` (`fused`, `capturable`) make the kernel read it there, otherwise on the CPU."""
+    """Return the value of one entry of a parameter's optimizer state, as the optimizer expects it. Only the entry
+    `step`, a counter, changes: it becomes a tensor. Like torch's `load_state_dict`, this puts the tensor on the
+    parameter's device if the settings of `group` (`fused`, `capturable`) make the kernel read it there, otherwise on
+    the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -165,10 +166,10 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return {name: (optimizer, names of the parameters that it updates)} for the whole model. `optimizer`: the
-    optimizer in the recipe; it comes first. After it come the optimizers that single parameters in `plans` have, in the
-    order of the model. The name is the type of the optimizer, with a number if several have this type. Names and order
-    are the same on every rank and in every mode."""
+    """Return {name: (optimizer, {(lr_scale, weight_decay): names of the parameters that it updates})} for the whole
+    model. `optimizer`: the optimizer in the recipe; it comes first. After it come the optimizers that single parameters
+    in `plans` have, in the order of the model. The name is the type of the optimizer, with a number if several have
+    this type. Names and order are the same on every rank and in every mode."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:

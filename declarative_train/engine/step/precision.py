@@ -66,8 +66,8 @@ class CastParameters:
     dtype. The backward must run within the context, since a recomputed unit reads its parameters again. Parameters that
     fully_shard manages are not cast here.
 
-    Autograd runs the nodes that are ready in the reverse order of the forward. The casts were first in the forward and
-    would run last: until then every gradient would be kept in half precision, and DistributedDataParallel would wait.
+    Autograd runs ready nodes in the reverse order of the forward, so the casts, which come first in the forward, would
+    run last. Until then every gradient would be kept in half precision, and DistributedDataParallel would wait for it.
     So casts get a priority with which they run as soon as possible."""
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:

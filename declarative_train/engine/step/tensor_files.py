@@ -168,7 +168,8 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _rows_at(part: PartPlan) -> int:
-    """Return the dimension of the file's tensor along which the rows of the parameter are."""
+    """Return the dimension of the file's tensor along which the rows of a parameter are. `part`: how the tensor becomes
+    rows of the parameter."""
     return part.ones + (1 if part.transpose else 0)
 
 
