@@ -42,10 +42,10 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Set that is ready for training. `held`: {field: its values in memory, in the order of the set}, without lazy
-    fields (such as images), which are read when a batch needs them; None if all fields are read then. `parts`: the
-    readers of the fields. `chain`: the transforms of images. `skips`: the bad rows, if the recipe skips them.
-    `levels`: the level of each sample, if fields have length buckets (data/length_buckets.py)."""
+    """Set that is ready for training. `held`: {field: its values in memory, in the order of the set}; it lacks lazy
+    fields (such as images), which are read when a batch needs them. If it is None, all fields are read when a batch
+    needs them. `parts`: the readers of the fields. `chain`: the transforms of images. `skips`: the bad rows, if the
+    recipe skips them. `levels`: the level of each sample, if fields have length buckets (data/length_buckets.py)."""
 
     name: str
     table: Table

@@ -50,11 +50,10 @@ TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 class TrainingBatches:
     """Training set as batches for one data-parallel rank.
 
-    `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: keep a set that is in memory on
-    the device, if the device has room for the set in addition to the `steps_bytes` that a step needs; otherwise
-    batches are copied through pinned memory. `bytes_on_device`: memory of the set that stays on the device for the
-    whole run.
-    """
+    `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: copy the whole set to the device
+    and keep it there, if the set is in memory and the device has room for it in addition to the `steps_bytes` that a
+    step needs; otherwise each batch is copied through pinned memory. `bytes_on_device`: memory of the set that stays on
+    the device for the whole run."""
 
     def __init__(
         self,
@@ -401,8 +400,8 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether a set that is in memory may also be kept on the device, by the rule of `may_lie_on_gpu`; True for
-    a device that is not a GPU. `steps_bytes`: memory that a step needs."""
+    """Return whether a set that is in memory may be kept on the device (`may_lie_on_gpu` decides); always True if the
+    device is not a GPU. `steps_bytes`: memory that a step needs."""
     import torch
 
     if not is_gpu(device):

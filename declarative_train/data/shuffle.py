@@ -123,9 +123,10 @@ class RolledOrder:
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return (first place of each run, length of all runs), if these positions of a full batch are all positions
-        of some streams: the samples of a stream in a batch are a run of consecutive places of the block layout, and
-        the next full batch continues each run. Otherwise return an empty array and length 0."""
+        """Return (first place of each run, length of all runs) for these positions of a full batch, if they are all
+        positions of some streams. A run is the samples of one stream in a batch, which have consecutive places in the
+        block layout; the next full batch continues each run. If some streams have only part of their positions here,
+        return an empty array and length 0."""
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0

@@ -80,8 +80,9 @@ class Runs(NamedTuple):
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Return the runs, cut at `ends` so that no run extends over one of them, and (R,) the index of the entry of
-        `ends` at or before each new run. `ends`: ascending row numbers, the first of which is not after any run."""
+        """Return (the runs, cut so that none extends over an entry of `ends`; (R,) for each new run, the index of the
+        last entry of `ends` that is not after the run's first row). `ends`: ascending row numbers; the first is not
+        after any run."""
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():

@@ -13,9 +13,10 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file on which the plan depends, by which changes of the file are noticed. `sha256`: hash of the
-    content; if `modified_ns` is set, hash of the size and of samples of the content. Then the date (`modified_ns`)
-    shows, on this machine, whether the rest of the content may have changed; 0: the date is unknown."""
+    """Record of a file on which the plan depends, by which changes of the file are noticed. If `modified_ns` is None,
+    `sha256` is a hash of the whole content. Otherwise `sha256` is a hash of the size and of samples of the content (for
+    a folder, of the names and sizes of its files), and `modified_ns` is a date, which shows on this machine whether the
+    rest may have changed; 0: the date is unknown."""
 
     path: str
     size_bytes: int

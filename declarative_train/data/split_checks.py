@@ -163,9 +163,9 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set that has no row of some class of a target, although another set has one. A
-    target is checked only if all sets are in memory. A target with more than `MOST_CLASSES` classes is checked only if
-    each row has one class: any set of texts lacks many tokens."""
+    """Yield a diagnostic for each set that has no row of some class of a target, although another set has one. A target
+    is checked only if all sets are in memory. Targets with more than `MOST_CLASSES` classes and several classes per row
+    are not checked: tokens of texts are such targets, and every set lacks many tokens."""
     for field in data.fields:
         if field.name not in targets:
             continue

@@ -131,8 +131,8 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with the coordinator under a new name, because the head may have been restarted. The
-        status no longer has a round or its result."""
+        """Prepare to register with the coordinator under a new name, because the head may have been restarted. Remove
+        the last round and its result from the status."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

@@ -150,7 +150,7 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return why this rank's save makes no progress; None if it does, or if this was returned before."""
+        """Return why this rank's save is stuck; None if it is not, or if the same reason was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -245,9 +245,9 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint. It does if every rank has the whole model, and the model
-        is small (`num_bytes`) or saves are made in the background. In the background the time of a save matters less,
-        and one copy on the host is enough."""
+        """Return whether rank 0 writes the whole checkpoint. It does if every rank has the whole model, and the
+        checkpoint is small (`num_bytes`, its size) or saves are made in the background. In the background the time of a
+        save matters less, and one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:

@@ -131,8 +131,8 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If its node has another agent already, the earlier agent is refused; on node 0, the
-        new one is."""
+        """Register a new agent. If its node already has an agent, the earlier agent is refused; only on node 0, the new
+        agent is refused."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)

@@ -41,8 +41,8 @@ NUM_LOOKS = 240  # that its own work is judged by
 @dataclass(frozen=True, slots=True)
 class Beat:
     """Progress of a rank. `number` grows with each heartbeat, `count` with each batch. `collective`: the collective in
-    which the rank waits, "" if none. `looks`: number of times that its thread looked at the rank while it trained and
-    did not save. `busy`: number of these times at which the rank was in no collective."""
+    which the rank waits, "" if none. `looks`: how often the heartbeat thread looked at the rank while it trained (not
+    during saves). `busy`: how often the rank was then in no collective."""
 
     rank: int
     number: int
@@ -194,9 +194,10 @@ class Pace:
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the other ranks wait: those that no longer write heartbeats; if all write heartbeats,
-    those that wait in no collective; if all or none wait in one, those that have done the fewest batches. Return [] if
-    there is no difference between ranks. `paces`: the pace of each rank."""
+    """Return the ranks for which the other ranks wait; [] if the heartbeats do not show this. They are the ranks that
+    no longer write heartbeats. If all write them, they are the ranks that wait in no collective while others do. If
+    there are none of these either, they are the ranks that have done fewer batches than others. `paces`: the pace of
+    each rank."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:
@@ -210,8 +211,8 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return the longer of two times in seconds: the time without progress of all ranks, and the longest time without
-    a heartbeat of one rank."""
+    """Return for how many seconds the run has been stuck: the time since any rank last made progress, or the time since
+    the last heartbeat of the rank that has been silent longest, whichever is longer."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 

@@ -222,8 +222,8 @@ def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return, with a single collective, (the values of the loss terms for the steps of `results`, as by
-    `compute_terms`; `votes` summed over all ranks)."""
+    """Return (the values of the loss terms in the steps of `results`, None for a term without valid items; the sums of
+    `votes` over all ranks). Both are computed with a single collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.position.tensor is not None:  # these ranks have the same losses, which are not summed over them

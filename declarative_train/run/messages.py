@@ -54,9 +54,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Order of the coordinator to all agents. `do`: `wait` (for `awaited`); `run`, start round `number` if the agent
-    is one of `agents`; `save`, stop the ranks with a checkpoint; `end`, kill the ranks; `exit`, with exit code `code`.
-    `refused`: (agent, reason) for each agent that is not accepted."""
+    """Order of the coordinator to all agents. `do` is one of: `wait`, for what `awaited` says; `run`, start round
+    `number` if the agent is one of `agents`; `save`, stop the ranks with a checkpoint; `end`, kill the ranks; `exit`,
+    with exit code `code`. `refused`: (agent, reason) for each agent that is not accepted."""
 
     do: Literal["wait", "run", "save", "end", "exit"]
     number: int = 0

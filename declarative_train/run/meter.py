@@ -51,8 +51,8 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def count_arrival(self, num_rows: int) -> None:
-        """Count a step, whose batches have arrived with `num_rows` rows in all, and the time for which the step waited
-        for them."""
+        """Count a step and its `num_rows` rows when its batches arrive. Add the time for which the step waited for them
+        to the waiting time."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s

@@ -64,7 +64,7 @@ def interface_to(address: str) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an address or host name belongs to this machine. A name that cannot be resolved is taken for this
+    """Return whether an address or host name belongs to this machine. A name that cannot be resolved counts as this
     machine's."""
     own = _own_address_to(address)
     return (

@@ -159,8 +159,8 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the names of the first and the last trained parameter; in a pipeline, of the last one of each stage
-    instead."""
+    """Return the names of the first and the last trained parameter; in a pipeline, of the last trained parameter of
+    each stage."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))

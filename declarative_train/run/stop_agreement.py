@@ -1,10 +1,9 @@
 """Agreement of all ranks to stop early, after the same step.
 
-A single process checks for a request after every step. With several ranks, each rank's vote is summed over the ranks
-in the same message as the losses, so that it needs no communication of its own. This happens about once a second, or
-more often if the run logs more often. The sum also measures the number of steps per second, from which all ranks
-compute the same next step at which they check.
-"""
+A single process checks for a request after every step. With several ranks, each rank's vote is summed over the ranks in
+the message that sums the losses, so no further message is needed. This happens about once a second, or more often if
+the run logs more often. The sum also measures the number of steps per second, from which all ranks compute the same
+next step at which they check."""
 
 from __future__ import annotations
 

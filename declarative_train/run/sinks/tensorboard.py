@@ -1,26 +1,28 @@
 """Sink for TensorBoard.
 
-| tag | values | |---|---| | training/loss, training/loss/<term>, training/<metric> | means over the steps since the
-last logging step | | <set>/loss, <set>/loss/<term>, <set>/<metric> | results of evaluations | | <set>/best_<metric> |
-best value of the metric of `checkpoint.best`, when a run finishes | | training_epoch/loss, training_epoch/<metric> |
-training means over an epoch, at its last step | | training/lr, training/lr/<group> | learning rates, of each parameter
-group if there are several | | training/grad_norm | norm of the gradient in the logging step | |
-utilisation/samples_per_s, utilisation/tokens_per_s, utilisation/step_ms, utilisation/mfu | measured speed | |
-utilisation/memory_gib, utilisation/data_wait_ms | peak memory; waiting time for data, per step | |
-utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | peak memory of an early step | |
-utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | predictions of the plan, as curves in charts | |
-<set>/confusion_matrix, <set>/samples | predicted classes: images, or a table if the samples are not images | | plan,
-remarks, samples/<n> | texts; `samples/<n>` has the model's continuations of prompt n | | speed | text: the predicted
-and the measured time of a step, when a run ends |
+| tag | values |
+|---|---|
+| training/loss, training/loss/<term>, training/<metric> | means over the steps since the last logging step |
+| <set>/loss, <set>/loss/<term>, <set>/<metric> | results of evaluations |
+| <set>/best_<metric> | best value of the metric of `checkpoint.best`, when a run finishes |
+| training_epoch/loss, training_epoch/<metric> | training means over an epoch, at its last step |
+| training/lr, training/lr/<group> | learning rates, of each parameter group if there are several |
+| training/grad_norm | norm of the gradient in the logging step |
+| utilisation/samples_per_s, utilisation/tokens_per_s, utilisation/step_ms, utilisation/mfu | measured speed |
+| utilisation/memory_gib, utilisation/data_wait_ms | peak memory; waiting time for data, per step |
+| utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | peak memory of an early step |
+| utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | predictions of the plan, as curves in charts |
+| <set>/confusion_matrix, <set>/samples | predicted classes: images, or a table if the samples are not images |
+| plan, remarks, samples/<n> | texts; `samples/<n>` has the model's continuations of prompt n |
+| speed | text: the predicted and the measured time of a step, when a run ends |
 
-TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first.
-TensorBoard also sorts the columns of hyper-parameters, after those that differ between runs. A leading blank in a
-name, which is invisible, puts some of them first.
+TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. TensorBoard
+also sorts the columns of hyper-parameters, after those that differ between runs. A leading blank in a name, which is
+invisible, puts some of them first.
 
 All scalars of an event are one record. A thread imports TensorBoard's writer and writes, so that no step waits. A
 resumed run writes a new file. Its first record makes TensorBoard drop the values of earlier files after the step from
-which the run resumes, so that no step of a curve appears twice.
-"""
+which the run resumes, so that no step of a curve appears twice."""
 
 from __future__ import annotations
 

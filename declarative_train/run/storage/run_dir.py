@@ -392,8 +392,9 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
 
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint in `checkpoint.dir` of this recipe's runs, none of which has a folder on
-    this machine; None if there is none. It starts a new run, because its own run may still be running elsewhere."""
+    """Return the newest undamaged checkpoint in `checkpoint.dir` of this recipe's runs, when none of them has a folder
+    on this machine; None if there is no checkpoint. The checkpoint starts a new run, because its own run may still be
+    running elsewhere. Raises NoWholeCheckpoint if all checkpoints are damaged."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
