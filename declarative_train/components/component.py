@@ -232,7 +232,7 @@ class LossModule(ABC):
 class Loss(Component, ABC):
     """Loss: one term of the objective. The section `objective` reads the keys `input`, `target`, `mask` and `weight`.
 
-    `bounds`: the least and the greatest loss that one item can have; a run reports a loss outside.
+    `bounds`: the least and the greatest loss that one item can have; a run reports a loss outside of them.
 
     `about`: `numbers` (a regression), `classes` (also binary), or "" for neither.
 

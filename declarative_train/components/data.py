@@ -1,7 +1,7 @@
 """Interfaces of data sources (`Dataset`, `Table`) and of fields. Those of transforms and splits are in `transform.py`
 and `split.py`.
 
-As in `components/component.py`, no module imports torch or NumPy at its top.
+Like `components/component.py`, this module imports neither torch nor NumPy at their top.
 """
 
 from abc import ABC, abstractmethod

@@ -55,8 +55,9 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Compute the class attributes of the component that depend on other ones; called once, after these are set.
-        Subclasses implement it where needed."""
+        """Compute the class attributes of the component that depend on other class attributes. It is called once, when
+        the others are set. Subclasses implement it where needed.
+        """
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:

@@ -1,7 +1,7 @@
 """File of a plugin as text: its public classes, their bases and arguments; and the import of the file, if its code may
 run.
 
-Every kind of plugin is read by this module. None of its code runs before `import_plugin`.
+Plugins of every kind are read by this module. No code of a plugin runs before `import_plugin` is called.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def accumulation(training: Training, parallelism: Parallelism | None, layout: La
 
 
 def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
-    """Return whether the mesh has the axis `name`, also if only one rank is on it. False if the axes do not fit the
-    number of GPUs, and for `parallelism: auto`, which has no mesh yet.
+    """Return whether the mesh has the axis `name`, also if its size is 1. False if the axes do not fit the number of
+    GPUs, and for `parallelism: auto`, which has no mesh yet.
     """
     return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 

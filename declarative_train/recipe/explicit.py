@@ -38,7 +38,7 @@ _ENVIRONMENT = re.compile(r"\benv\b")
 _VAR = re.compile(r"\bvars\s*\.\s*(\w+)")
 
 
-def explicit(recipe: Recipe) -> Values:
+def make_explicit(recipe: Recipe) -> Values:
     """Return the recipe with every default written out, as a mapping in the standard order of keys."""
     return _Explicit(recipe).whole()
 

@@ -234,8 +234,8 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return a hint for a list, or the name of a component, that is written where a mapping of names is expected; None
-    for other values.
+    """Return a hint for a value that is written where a mapping of names is expected: a list, or the name of a
+    component. None for other values.
     """
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"

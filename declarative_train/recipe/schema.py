@@ -181,9 +181,9 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: a mapping whose value of `key` selects the schema that it must match. `branches`: {value of
-        `key`: schema}. `about`: description of the mapping. `others`: schema of further values of `key`, with which the
-        mapping may have any keys.
+        """Add `$defs/NAME`: a mapping with the key `key`, whose value selects the schema of the mapping in `branches`.
+        `about`: description of the mapping. `others`: schema of further values of `key`; with these the mapping may
+        have any keys.
         """
         tests: list[Schema] = []
         default = branches.get("tensor")

@@ -70,10 +70,10 @@ def explicit_text(path: str, recipe: Recipe) -> str:
     """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that
     has no effect, a comment at its top makes lint ignore them. Comments at the end show the formulas of
     `formula_lines`."""
-    from declarative_train.recipe.explicit import explicit  # only needed here
+    from declarative_train.recipe.explicit import make_explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
-    text = "".join(f"{line}\n" for line in lines(explicit(recipe)))
+    text = "".join(f"{line}\n" for line in lines(make_explicit(recipe)))
     found = read_recipe(path, texts={path: text}).diagnostics
     if codes := sorted({each.code for each in found if not each.is_error}):
         head += f"# dtrain: ignore-file[{', '.join(codes)}]\n"

@@ -149,8 +149,8 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return `intervals` unchanged, one per column, if the last dimension of `shape` has one element per column; else
-    one interval that contains all of them.
+    """Return one interval for each column if `shape` is (number of columns,): `intervals` unchanged. Otherwise return a
+    single interval that contains all of them. `intervals`: one per column.
     """
     if shape == (len(intervals),):
         return intervals

@@ -98,12 +98,12 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
     if rows.by is None:
         return order, np.asarray([rows.num_rows])
-    group = np.unique(codes(rows.read(rows.by)), return_inverse=True)[1]
+    group = np.unique(make_comparable(rows.read(rows.by)), return_inverse=True)[1]
     order = order[np.argsort(group[order], kind="stable")]
     return order, np.bincount(group)
 
 
-def codes(values: np.ndarray) -> np.ndarray:
+def make_comparable(values: np.ndarray) -> np.ndarray:
     """Return the values of a column in a form that can be compared: an object column as texts, in which all missing
     values are the same text. Other columns are returned unchanged.
     """
@@ -136,7 +136,7 @@ class GroupedSplit(Split):
 
         if not rows.num_rows:
             return np.empty(0, np.int64)
-        group = np.unique(codes(rows.read(self.column)), return_inverse=True)[1].ravel()
+        group = np.unique(make_comparable(rows.read(self.column)), return_inverse=True)[1].ravel()
         sizes = np.bincount(group)
         order = rows.shuffled(len(sizes))
         total = np.concatenate([[0], np.cumsum(sizes[order])])
@@ -174,7 +174,7 @@ class StratifiedSplit(Split):
                 f"`{self.column}` has fractional values such as {example:g}, but `stratified` needs a column of "
                 "classes; without classes, use a random fraction"
             )
-        kind = np.unique(codes(values), return_inverse=True)[1].ravel()
+        kind = np.unique(make_comparable(values), return_inverse=True)[1].ravel()
         sizes = np.bincount(kind)
         if rows.num_rows < _LEAST_ROWS_PER_VALUE * len(sizes):
             raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from declarative_train.components.data import Table
 from declarative_train.components.split import Split
-from declarative_train.components.splits.shares import codes
+from declarative_train.components.splits.shares import make_comparable
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.span import Span
 from declarative_train.data.rows import SetRows
@@ -217,7 +217,7 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     +     window: {length: 2, sort: iso}
     """
     # None if all checked rows have different values.
-    values = codes(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
+    values = make_comparable(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
     found, counts = np.unique(values, return_counts=True)
     if len(found) == len(values):
         return None
@@ -365,4 +365,4 @@ def group_in_two_sets(
 
 
 def _groups(table: Table, rows: SetRows, column: str) -> np.ndarray:
-    return np.unique(codes(table.read([column], rows.between(0, len(rows)))[column]))
+    return np.unique(make_comparable(table.read([column], rows.between(0, len(rows)))[column]))

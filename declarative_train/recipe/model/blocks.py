@@ -122,9 +122,9 @@ def read_block(
 def _expand_param_lists(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """Return the graph of a block with the lists `params` of its nodes expanded, and errors: `params: [norm]` becomes
-    `norm: "{{ params.norm }}"`, unless the node has a key `norm`. `params`: the parameters of the block. `where`: the
-    block, for messages.
+    """Return the graph of a block with the lists `params` of its nodes expanded, and errors. `params: [norm]` in a node
+    becomes `norm: "{{ params.norm }}"`; if the node also has a key `norm`, this key is kept. `params`: the parameters
+    of the block. `where`: the block, for messages.
     """
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):

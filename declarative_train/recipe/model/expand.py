@@ -176,7 +176,7 @@ class _Expander:
     def diagnostics(self) -> list[Diagnostic]:
         return [*self._library.diagnostics, *self._said.values()]
 
-    def _say(self, found: Iterable[Diagnostic]) -> bool:
+    def _report(self, found: Iterable[Diagnostic]) -> bool:
         """Collect diagnostics, and return whether one of them is an error."""
         any_error = False
         for problem in found:
@@ -187,8 +187,8 @@ class _Expander:
     def wire_up(self, frame: _GraphFrame) -> Wiring:
         reader = EntryReader(self._library, self._templates, frame.names, frame.inside, frame.graph)
         wiring = Wiring([reader.read(entry) for entry in frame.graph], frame.around, self._library)
-        self._say(reader.found)
-        self._say(wiring.diagnostics)
+        self._report(reader.found)
+        self._report(wiring.diagnostics)
         return wiring
 
     def build(
@@ -207,7 +207,7 @@ class _Expander:
         left_out: set[str] = set()
         if used is not None and is_whole:
             left_out, dead = wiring.find_dead(used, readers)
-            is_whole &= not self._say(dead)
+            is_whole &= not self._report(dead)
         nodes: list[ModelNode] = []
         size = 0
         for draft in wiring.order:
@@ -223,7 +223,7 @@ class _Expander:
                 nodes.append(node)
                 size += 1 + (self._sizes[id(node.scope)] if isinstance(node, BlockNode) else 0)
                 if size > MOST_NODES:
-                    self._say([model_too_large(draft.entry.key.span, f"more than {MOST_NODES:,} nodes")])
+                    self._report([model_too_large(draft.entry.key.span, f"more than {MOST_NODES:,} nodes")])
                     return None
         if not is_whole or wiring.has_cycle:
             return None
@@ -288,7 +288,7 @@ class _Expander:
             return ReuseNode(*common, target.name if target.copy is None else f"{target.name}.{target.copy}")
         names = frame.names if index is None else {**frame.names, "index": index}
         fields, found = self._templates.render(draft.fields, names)
-        if self._say(found):
+        if self._report(found):
             return None
         fields = move_outside(draft.fields, fields, frame.param_spans)
         assert isinstance(fields, Mapping)
@@ -297,17 +297,17 @@ class _Expander:
             for read_block in hooks("read_block") if draft.block.file is not None else ():
                 fields, made, found = read_block(draft.block.name, fields, self._paths.resolve)
                 published = published or made
-                if self._say(found):
+                if self._report(found):
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
             return None if scope is None else BlockNode(*common, draft.type_name, scope, published=published)
         fields, found = draft.layer.complete_fields(fields, self._paths.resolve)
-        if self._say(found):
+        if self._report(found):
             return None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
         whole = fields.with_entries((kind, *draft.reserved, *fields.entries))
         layer, found = read_node(draft.layer, whole, draft.type_span, NODE_WORDS)
-        self._say(found)
+        self._report(found)
         if layer is None:
             return None
         spans = dict(field_spans(fields))
@@ -338,7 +338,7 @@ class _Expander:
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}
         values, found = bind_params(block.name, block.params, fields, at, self._templates, present, shipped=shipped)
-        if self._say(found) or values is None:
+        if self._report(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):
             return None  # what feeds it is wrong, and reported
@@ -365,10 +365,10 @@ class _Expander:
     ) -> Scope | None:
         if block in frame.chain:
             names = [each.name for each in frame.chain[frame.chain.index(block) :]]
-            self._say([recursive_block(at, [*names, block.name])])
+            self._report([recursive_block(at, [*names, block.name])])
             return None
         if len(frame.chain) >= MOST_NESTED:
-            self._say([model_too_large(at, f"more than {MOST_NESTED} nested blocks")])
+            self._report([model_too_large(at, f"more than {MOST_NESTED} nested blocks")])
             return None
         ports = tuple(port.name for port in block.ports)
         still_open = frozenset(ports) - bound
@@ -386,14 +386,14 @@ class _Expander:
     def _open_body(self, block: BlockDefinition, frame: _GraphFrame) -> Scope | None:
         wiring = self.wire_up(frame)
         problems = [problem for edge in block.outputs.values() if (problem := wiring.problem_of(edge)) is not None]
-        is_wrong = self._say(problems)
+        is_wrong = self._report(problems)
         if block.file is None:
-            self._say(self._unread_inputs(block, wiring))
+            self._report(self._unread_inputs(block, wiring))
         used = None if is_wrong else [edge.name for edge in block.outputs.values()]
         scope = self.build(frame, wiring, {} if is_wrong else block.outputs, used, "the block's outputs")
         if scope is not None and not is_wrong and len(scope.outputs) < len(block.outputs):
             lost = next(edge for name, edge in block.outputs.items() if name not in scope.outputs)
-            self._say([bad_reference(lost.span, f"`{lost.text}`, which is an unconnected input,")])
+            self._report([bad_reference(lost.span, f"`{lost.text}`, which is an unconnected input,")])
             return None
         return None if is_wrong else scope
 
@@ -418,7 +418,7 @@ class _Expander:
                 message = (
                     f"`{node.name}` wires {_list_names(node.inputs)}, but `{target.name}` {_list_names(target.inputs)}"
                 )
-                self._say([bad_reuse(node.span, message, "a block is called again with the same inputs connected")])
+                self._report([bad_reuse(node.span, message, "a block is called again with the same inputs connected")])
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
