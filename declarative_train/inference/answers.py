@@ -1,7 +1,7 @@
-"""Predictions as named columns: class names and probabilities, numbers in the table's unit, or unchanged outputs of
-nodes.
+"""Predictions as named columns: class names and probabilities, numbers in the unit of the table, or outputs of graph
+nodes without a conversion.
 
-N rows, C classes."""
+In shapes, N is the number of rows and C the number of classes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: the outputs whose losses define what they predict (a class, a
-    number); columns are made from them. `as_they_are`: names of nodes whose outputs are returned unchanged."""
+    """Choice of the outputs to predict. `meanings`: the meaning (a class, a number) of each output for which a loss
+    defines it; its columns are made from this. `as_they_are`: names of outputs that are returned without a
+    conversion."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -33,8 +34,8 @@ class PredictedOutputs:
 
 
 def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
-    """Return the outputs to predict: the named nodes, unchanged; without names, all outputs whose meaning follows from
-    the losses. Raises UsageError if no loss defines a meaning."""
+    """Return the outputs to predict. If `outputs` has names, these are returned without a conversion; otherwise all
+    outputs whose meaning follows from the losses are chosen. Raises UsageError if no loss defines a meaning."""
     if outputs:
         return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)
@@ -51,8 +52,9 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
 
 
 def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
-    """Return the columns of predictions for one batch. `asked`: the outputs to predict; `values`: their tensors by
-    name. A column is named like the target's column, or `class` if there is a single target and it is a class."""
+    """Return the columns of predictions for one batch. `asked`: the outputs to predict. `values`: their tensors by
+    name. Numbers, and several answers of yes or no, are named like the target's columns. A class is named `class`, or
+    `class_<target>` if several targets have classes. Names of probabilities begin with `p`."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
     for one in asked.meanings:
@@ -69,7 +71,7 @@ def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Colu
 
 
 def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return probabilities: (N, *items, C) for an output of classes, (N, *items) for a yes or no."""
+    """Return the probabilities that an output predicts: (N, *items, C) for classes, (N, *items) for yes or no."""
     if one.kind == "yes_no":
         return output.sigmoid()
     return output.movedim(one.class_axis + 1, -1).softmax(-1)
@@ -122,8 +124,8 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_arrow(found: Columns) -> pa.Table:
-    """Return the columns as an Arrow table. Arrays (N, ...) become columns of fixed-length lists, strings become a
-    column of text."""
+    """Return the columns as an Arrow table. Arrays (N, ...) become columns of fixed-length lists, and lists of strings
+    become columns of text."""
     import pyarrow as pa
 
     return pa.table({name: _array(values) for name, values in found.items()})

@@ -1,7 +1,7 @@
 """Evaluation of a trained model on rows with targets: exact metrics, reports on its errors, and the worst samples.
 
-The metrics are computed by the same code as in the run, so they equal the logged values. The reports also depend on the
-meaning of the outputs, which follows from the losses."""
+The metrics are computed by the same code as during the training run, so they equal the logged values. The reports also
+use the meaning of the outputs, which follows from the losses."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ DATA = "data"  # the name of a set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `trained`: name of the model; `num_samples`: number of samples that were evaluated.
+    """Result of an evaluation. `trained`: name of the model. `num_samples`: number of samples that were evaluated.
     `values`: the loss and the recipe's metrics, named `<set>/<name>` as in the log. `reports`: one for each output with
-    a known meaning. `logged`: the values that the run itself logged for this set and step; {} if it did not evaluate
-    then."""
+    a known meaning. `logged`: the values that the training run logged for this set and step; {} if it did not evaluate
+    the set then."""
 
     trained: str
     step: int
@@ -72,7 +72,7 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """The trained model's value of the metric that the comparison with simple models uses; None without a
+        """Value of the trained model for the metric by which it is compared with simple models; None without a
         comparison."""
         if self.comparison is None:
             return None
@@ -80,7 +80,7 @@ class EvaluationResult:
         return values.get(self.comparison.metric)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result in the types of JSON, with None in place of nan."""
+        """Return the result as JSON objects, with None in place of nan and infinite numbers."""
         found = asdict(self)
         for report in found["reports"]:
             del report["points"]
@@ -103,12 +103,12 @@ def evaluate(
     """Evaluate a trained model on new rows (`data`: paths as for `open_input`) or on a whole set of the run
     (`set_name`; default: the first set that the run evaluated).
 
-    `max_samples`: evaluate only the samples that the run would evaluate with this `evaluation.max`; without it, a
+    `max_samples`: evaluate only the samples that the run evaluates with this value of `evaluation.max`. Without it, a
     notice says whether the run's own evaluations were limited. `num_worst`: number of worst samples in a report.
-    `batch_size`, `device`: as for `batch_rows` and `device_for`. `ranks`: the number of processes that share the
-    batches; the batches are the same for any number. `compare`: also fit simple models to the training rows and
-    evaluate them on the same rows, if a pack has simple models for this kind of data. Raises UsageError, InputError,
-    DataError and RunFailure."""
+    `batch_size`: rows per batch; None: chosen by `batch_rows`. `device`: as for `device_for`. `ranks`: the number of
+    processes that share the batches; the batches are the same for any number. `compare`: also fit simple models to the
+    training rows and evaluate them on the same rows, if a pack has simple models for this kind of data. Raises
+    UsageError, InputError, DataError and RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -124,7 +124,7 @@ def _compare(
     trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
 ) -> Comparison | None:
     """Return the metric values of simple models on the evaluated rows; None if the training rows cannot be read or no
-    pack has simple models for these data. `name`: the evaluated set; `data`, `max_samples`: as in `evaluate`."""
+    pack has simple models for these data. `name`: the evaluated set. `data`, `max_samples`: as in `evaluate`."""
     size = batch_rows(trained, _fields_read(trained), None)
 
     def training() -> Iterator[Batch]:
@@ -152,8 +152,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate this rank's part of the samples. On rank 0, the reports of the result cover all samples. Arguments are
-    those of `evaluate`; `ranks`: the processes that share the samples."""
+    """Evaluate this rank's part of the samples. On rank 0 the reports of the result cover the samples of all ranks.
+    `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -190,7 +190,8 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Return this rank's gatherers; on rank 0, the sums and worst samples of all other ranks are added to them."""
+    """Add the sums and worst samples of all other ranks to the gatherers of rank 0. Return the gatherers of this rank
+    (`gathered`); only those of rank 0 are complete."""
     if ranks.size == 1:
         return gathered
     from torch import distributed
@@ -209,21 +210,21 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that yields a share of the batches: (first, num) -> every `num`-th batch, starting with
-    batch number `first`, each with the origin (file, row) of its rows."""
+    """Interface of a function (first, num) that yields every `num`-th batch, beginning with batch number `first`. With
+    each batch it yields the origin (file, row) of each of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
 
 class _Samples:
-    """Samples that one rank evaluates."""
+    """Batches that one rank evaluates, with the origins of their rows."""
 
     def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
         self.batches = shares(ranks.rank, ranks.size)
 
 
 class _LazyOrigins:
-    """Origins (file and row) of the rows of a batch, read only when needed."""
+    """Origins (file and row) of the rows of a batch. Each is read only when it is needed."""
 
     def __init__(self, prepared: PreparedSet, samples: np.ndarray) -> None:
         self._prepared, self._samples = prepared, samples
@@ -245,8 +246,8 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`), which also passes its outputs to
-    the gatherers."""
+    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`). It also passes its outputs to the
+    gatherers of reports."""
 
     def __init__(
         self,
@@ -309,8 +310,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used other samples of the set, so that the values differ; otherwise
-    []."""
+    """Return a notice if the run's own evaluations used other samples of the set `name`, so that the values differ;
+    otherwise []. `num_samples`: the number of samples evaluated here."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -325,8 +326,8 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return a function that yields the batches of the set `name` of the run. `size`: rows per batch. `max_samples`: as
-    in `evaluate`. The files of the run must still exist unchanged."""
+    """Return a function that yields the batches of the set `name` of the run. The files of the run must still exist and
+    be unchanged. `size`: rows per batch. `max_samples`: as in `evaluate`."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -381,8 +382,8 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function that yields the batches of new rows for a run whose samples are windows of rows. `data`: paths
-    as for `open_input`. `size`: windows per batch. The windows are made as in the run."""
+    """Return a function that yields the batches of new rows for a run whose samples are windows of rows. The windows
+    are made as in the run. `data`: paths as for `open_input`. `size`: windows per batch."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:

@@ -1,8 +1,8 @@
 """Conversion of new rows to the fields of a trained model, a limited number of rows at a time.
 
-Columns are converted with the statistics and vocabularies of the run. Types are never guessed from the new rows: a
-column with only `1` and `2` is text if the run's column had `1`, `2` and `A`. An error about a value that cannot be
-converted names its file and row."""
+Columns are converted with the statistics and vocabularies of the run. Their types are those of the run and not guessed
+from the new rows: a column with only `1` and `2` is text if the run's column had `1`, `2` and `A`. An error about a
+value that cannot be converted names its file and row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PICTURES = 64  # most images that are decoded at once
 
 
 class RowConverter:
-    """Converter of new rows to selected fields of a run."""
+    """Converter of new rows to some of the run's fields."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
         """Prepare the conversion to the fields `names` of the run's `data`. `keep`: further columns of the input to
@@ -63,8 +63,8 @@ class RowConverter:
             yield from self.of(chunk)
 
     def of(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Convert the rows of one chunk, which must have been read with the columns `read_columns`. Yield (rows, values
-        by field); rows with images are converted in smaller parts."""
+        """Convert the rows of one chunk and yield (chunk, values (N, ...) by field). The chunk must have been read with
+        the columns `read_columns`. If there are image fields, the chunk is converted in smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
@@ -72,9 +72,9 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return {`image` or `label`, a column of a folder of class folders: the name of this column in the run}. In the
-    run, it is the column that all fields `type: image`, or all fields `type: category`, read; it is left out if they
-    read several."""
+    """Return new names for the columns `image` and `label` of a folder of class folders: {column: name of the run's
+    column}. That is the column which all fields of `type: image`, or of `type: category`, read in the run. If these
+    fields read several columns, `image` or `label` is left out."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}
@@ -84,7 +84,8 @@ def columns_of_folder(data: DataSpec) -> dict[str, str]:
 
 
 def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
-    """Return the columns `names` of a chunk as an Arrow table, unchanged; columns of a csv are text."""
+    """Return the columns `names` of a chunk as an Arrow table, with values as they were read; columns of a csv are
+    text."""
     import pyarrow as pa
 
     def array(values: Any) -> Any:
@@ -115,8 +116,8 @@ def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
 
 
 class _ImageConverter:
-    """Converter of all image fields together, with the run's transforms for evaluation: a transform may change several
-    fields in the same way."""
+    """Converter of all image fields together. They are converted with the run's transforms for evaluation, and one
+    transform may change several fields in the same way."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = TransformChain.of(data)
@@ -154,8 +155,8 @@ class _ImageConverter:
 
 
 class _FieldConverter:
-    """Converter of one field. Each column is treated as having the type that it had in the run, and the range of values
-    that the run's source guaranteed."""
+    """Converter of one field. The columns that it reads are treated as if they had the types that they had in the run,
+    and the ranges of values that the run's source guaranteed."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec
@@ -195,8 +196,9 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the run's source guaranteed that values of column number `at` are in 0..n-1; None if the field
-        does not depend on this, because it has a vocabulary or a stated number of classes."""
+        """Return n if the run's source guaranteed that the values of the field's column number `at` are from 0 to n -
+        1. Return None if the field does not use this range, because it has a vocabulary or a stated number of
+        classes."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -221,7 +223,7 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 
 
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
-    """Return the column `name` of a chunk as a numpy array: numbers, bool, or text as objects; missing values are nan
+    """Return the column `name` of a chunk as a numpy array of numbers, bool, or text as objects. Missing values are nan
     or None. `want`: the type that the column had in the run. `decimal`: the decimal point of numbers in text."""
     import pyarrow as pa
 
@@ -256,8 +258,9 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
 
 
 def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
-    """Convert the texts of the column `name` to integers if all are integers, otherwise to floats, otherwise to bool.
-    `decimal`: the decimal point of floats."""
+    """Convert a column of texts to integers if all values are integers, otherwise to floats, otherwise to bool.
+    `values`: the column as an Arrow array. `name`: its name in messages. `decimal`: the decimal point of floats. Raises
+    InputError."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,5 @@
-"""Forward of a trained model under the conditions of its run: device, precision and random numbers."""
+"""Forward of a trained model under the conditions of its training run: precision and random numbers; choice of device
+and batch size."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
 
 
 class Forward:
-    """Forward from fields to selected outputs of a trained model. Nodes that draw random numbers (`randn_like`) draw
-    the same numbers for the same rows in the same batches."""
+    """Forward of a trained model from fields to selected outputs. Nodes that draw random numbers (`randn_like`) draw
+    the same numbers again if the same rows are in the same batches."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -42,8 +43,8 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """Return the outputs (N, ...) by name. `values`: the fields (N, ...) by name. `start`: the number of the first
-        row in the whole input, on which drawn random numbers depend."""
+        """Return the outputs (N, ...) by name. `values`: the fields (N, ...) by name. `start`: the number of the
+        batch's first row in the whole input; random numbers depend on it."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
         with torch.inference_mode(), self._run_precision():
@@ -74,8 +75,8 @@ class Forward:
 
 
 def drawing(graph: Graph, prefix: str = "") -> list[str]:
-    """Return the paths of the nodes that draw random numbers even in evaluation: expressions such as `randn_like(mu)`.
-    `prefix`: text before the names of the graph's nodes in a path."""
+    """Return the paths of the graph nodes that draw random numbers even in evaluation, which are expressions such as
+    `randn_like(mu)`. `prefix`: path of the graph with a dot at the end, or ""."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
@@ -86,9 +87,9 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """Return the torch device that a user chose (`wanted`, such as `cuda:1`). `auto`: a GPU if the run used one and
-    this machine has one, otherwise the CPU; `rank`: process number, by which several processes get different GPUs.
-    Raises UsageError for a device that does not exist."""
+    """Return the torch device for a user's choice (`wanted`, such as `cuda:1`). `auto` is a GPU if the run could use
+    one and this machine has one, otherwise the CPU. `rank`: number of this process; several processes get different
+    GPUs. Raises UsageError for a device that does not exist."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)
@@ -111,8 +112,8 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Return the number of rows per batch: `wanted`; if that is None, the batch size of the run's evaluations, or more
-    if rows are small. `fields`: names of the fields that are read."""
+    """Return the number of rows per batch: `wanted`, unless it is None. Then it is the batch size of the run's
+    evaluations, or more if rows are small. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

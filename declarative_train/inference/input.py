@@ -1,7 +1,7 @@
 """Interface for reading new rows in pieces, each of which can be read by any process.
 
-Listing the pieces reads as little of the files as possible; each piece is then read by the process that computes with
-it. So each rank of a prediction reads only its own rows, in the same pieces as a single process would."""
+One process lists the pieces, for which it reads as little of the files as possible. Each piece is read by the process
+that computes with it. So each rank of a prediction reads only its own rows, in the same pieces as a single process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class InputError(Exception):
 
 
 class InputChunk(NamedTuple):
-    """Rows that were read. `start`: the number of the first one in the whole input. `columns`: Arrow or numpy values by
-    name. `title`: the file's name in messages. `place`: function (row of the chunk) -> its place as text, for
-    messages."""
+    """Rows that were read. `title`: the file's name in messages. `start`: the number of the first row in the whole
+    input. `columns`: Arrow or numpy values by name. `place`: function that takes a row of the chunk and returns its
+    file and row as text, for messages."""
 
     title: str
     start: int
@@ -31,8 +31,8 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows that are not read yet. `start`: the number of the first one in the whole input. `where`: data with which the
-    input finds them; it can be pickled."""
+    """Rows that are not read yet. `start`: the number of the first row in the whole input. `where`: data by which the
+    input finds the rows; they can be pickled."""
 
     start: int
     num_rows: int
@@ -44,8 +44,9 @@ Pieces = Iterator[Piece]
 
 class Input:
     """Rows that can be read once, from first to last. `names`: the columns of the first file. `large`: the columns that
-    hold whole files (images). `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads these
-    columns of a piece. `decimal`: the decimal point of numbers in text."""
+    contain whole files (images). `pieces(columns, most)` lists pieces of at most `most` rows (None: no limit), and
+    `read_piece(piece, columns)` reads a piece; both get the columns to read. `decimal`: the decimal point of numbers in
+    text."""
 
     def __init__(
         self,
@@ -62,19 +63,20 @@ class Input:
         self.files, self.decimal = tuple(files), decimal
 
     def read(self, columns: Sequence[str]) -> Iterator[InputChunk]:
-        """Read these columns of all rows. Yield one chunk for each piece. Raises InputError."""
+        """Read the given columns of all rows, and yield a chunk for each piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Yield pieces of at most `size` rows for a table of `num_rows` rows that can be read by row number."""
+    """Yield pieces of at most `size` rows, without data to find them, for a table of `num_rows` rows that is read by
+    row number."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Return a function (row of a chunk) -> its place as text, such as `row 7 of new.csv`. `row`: the row in the file
-    `title` at which the chunk begins, from 0."""
+    """Return a function that takes a row of a chunk and returns its place as text, such as `row 7 of new.csv`. `row`:
+    the row in the file `title` at which the chunk begins, counted from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -1,5 +1,5 @@
-"""Call of a function in several processes of this machine, which communicate by gloo. The first error stops all of
-them."""
+"""Call of a function in several processes of this machine, which communicate by gloo. If a process raises an error, all
+processes are stopped."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _USER_ERRORS: tuple[type[Exception], ...] = (
 
 
 def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
-    """Call `act` in `num` processes and return the result of rank 0. `act` gets the process group as `Ranks`.
-    `device_kind`: cpu or cuda; it decides whether processes may be forked. Raises the first exception of a process, and
-    RunFailure if a process died."""
+    """Call `act` in `num` processes and return the result of rank 0. `act`: function that gets the process group as
+    `Ranks`. `device_kind`: cpu or cuda; it decides whether processes may be forked. Raises the first exception of a
+    process, or RunFailure if a process died."""
     method = start_method(device_kind)
     context = multiprocessing.get_context(method)
     threads = threads_per_rank(num)
@@ -117,7 +117,8 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
 
 
 def _end_with(parent: int) -> None:
-    """Wait until the process `parent` is no longer the parent of this one, then exit: a rank must not outlive it."""
+    """Exit this process when `parent` is no longer its parent process, because a rank must not outlive the process that
+    started it."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

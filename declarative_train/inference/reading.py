@@ -1,4 +1,5 @@
-"""New rows from files or from memory, a limited number of rows at a time: only a few blocks of a file are in memory.
+"""New rows from files or from memory. They are read a limited number at a time, so that only a few blocks of a file are
+in memory.
 
 A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values."""
 
@@ -45,9 +46,9 @@ def open_input(
     """Return the rows of files (paths, globs or URLs, in order), of a folder of images, or of a csv on standard input
     (`-`).
 
-    `source`: the source of the run, which decides the format if a file's name does not, and the dialect of csv files.
-    `title`: the name of a single csv in messages. `names`: other names for the columns of a folder or of
-    image files. Raises UsageError and InputError."""
+    `source`: the source of the run. It decides the format if a file's name does not, and the dialect of csv files.
+    `title`: the name of a single csv in messages. `names`: {name of a column in a folder or in image files: its name in
+    the result}, for columns that are renamed. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = format_path(given[0]) if len(given) == 1 else f"{format_path(given[0])} and {len(given) - 1} more"
@@ -83,9 +84,9 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Open files whose format (`kind`) has a table class, and return their rows as an Input. `paths`: as the user gave
-    them, for the table class; `files`: the files that they match. `source`, `title`, `names`: as in `open_input`.
-    Raises InputError."""
+    """Open files of a format that dtrain reads as a table, and return their rows as an Input. `kind`: the format.
+    `paths`: as the user gave them, which the table needs. `files`: the files that match `paths`. `source`, `title`,
+    `names`: as in `open_input`. Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
@@ -96,8 +97,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the source type that reads a folder: by the endings of its files, else the type of the run's `source`;
-    None if neither can read folders."""
+    """Return the source type that can read a folder. It depends on the endings of the files in the folder; without a
+    known ending, it is the type of the run's `source`. Return None if that cannot read folders."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -108,7 +109,7 @@ def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return all files that the paths and globs match. Raises UsageError if there are none."""
+    """Return all files that match the given paths and globs. Raises UsageError if there are none."""
     try:
         return expand(paths)
     except SourceError as error:
@@ -148,8 +149,8 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
 
 
 def spool_stdin() -> str:
-    """Copy standard input to a temporary file, which can be read repeatedly. Return its path. The file is deleted when
-    this process exits."""
+    """Copy standard input to a temporary file, which can be read several times, and return its path. The file is
+    deleted when this process exits."""
     import atexit
 
     handle, path = tempfile.mkstemp(prefix="dtrain-stdin-", suffix=".csv")
@@ -166,7 +167,7 @@ def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
     """Return a table as an Input. `title`: its name in messages. `is_array`: each file has one array, which is its only
-    column. `called`: {name of a column in the input: its name in the table}, if they differ."""
+    column. `called`: {name of a column in the table: its name in the Input}, for columns that are renamed."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -199,6 +200,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column to read where the column `asked` is wanted: `asked` itself. If the file has a
-    single array (`new.npy`), return that array's name."""
+    """Return the name of the column to read for the column `asked`: `asked` itself or, if the files have a single array
+    (`new.npy`), the name of that array."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """Metrics of one class or label. `support`: the number of items with this class as target. `average_precision`: for
-    labels; None if it is not computed."""
+    """Metrics of one class or label. `support`: the number of items whose target is this class. `average_precision`:
+    only for labels; None if it was not computed."""
 
     name: str
     precision: float
@@ -20,9 +20,10 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `place`: its file and row, as text; `row`: values of its columns. `loss`: the negative
-    log-probability of the target class, or the distance to the target in the target's unit. `probability`: of the
-    predicted class, None for numbers."""
+    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: the negative
+    log-probability of the target or, for numbers, the distance to the target in the target's unit; the mean over the
+    items of the sample. `probability`: the probability of the predicted class or, for yes or no, that of yes; None for
+    numbers and for samples with several items."""
 
     place: str
     loss: float
@@ -34,9 +35,9 @@ class WorstSample:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on one output. `kind`: class, yes_no or number. `confusion[i][j]`: the number of items of class i that
-    were predicted as class j. `residuals`: statistics of prediction - target, for numbers. `worst`: the samples with
-    the largest errors. `points`: some pairs (target, predicted), for drawing."""
+    """Report on the predictions of one output. `kind`: class, yes_no or number. `confusion[i][j]`: the number of items
+    of class i that were predicted as class j. `residuals`: for numbers, quantiles of prediction - target. `worst`: the
+    samples with the largest errors. `points`: some pairs (target, prediction), for a picture."""
 
     name: str
     kind: str
@@ -50,7 +51,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Simple models on the same rows, for comparison with the trained model. `values`: {simple model: its value of
+    """Simple models, evaluated on the same rows as the trained model. `values`: {name of a simple model: its value of
     `metric`}."""
 
     metric: str
@@ -58,6 +59,7 @@ class Comparison:
     note: str = ""
 
     def line(self, own: float | None = None) -> str:
-        """Return the comparison as one line of text. `own`: the value of the trained model, to show too."""
+        """Return the comparison as one line of text. `own`: the value of the trained model, which is shown too; None:
+        left out."""
         shown = self.values if own is None else {**self.values, "this model": own}
         return f"{self.metric}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}"

@@ -45,14 +45,14 @@ Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
-    """Error: a request of the user cannot be met. The message is for the user; exit code 2."""
+    """Error: a request of the user cannot be met. The message is shown to the user; exit code 2."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Model from fields to selected outputs, in evaluation mode. `module` accepts a tensor (B, ...) for each of
-    `inputs`, by position, and returns a tuple with one tensor for each of `outputs`. `graph`: the graph that it was
-    built from."""
+    """Model from fields to selected outputs, in evaluation mode. `module`: takes a tensor (B, ...) for each of
+    `inputs`, by position, and returns a tuple with a tensor for each of `outputs`. `graph`: the graph from which
+    `module` was built."""
 
     module: fx.GraphModule
     graph: Graph
@@ -74,9 +74,9 @@ class Trained:
     plan         the plan of the run
     step         number of optimizer steps that produced the weights
     is_best      whether it was the run's best checkpoint when it was saved
-    values       results of evaluations up to this step, by metric (`validation/accuracy`)
+    values       results of the evaluation after this step, by metric (`validation/accuracy`)
     passed_over  reasons why other checkpoints of the run were skipped
-    weights      `trained`, or `ema` for their moving average
+    weights      `trained` for the trained weights, or `ema` for their moving average
     plugins      whether the code of the run's plugins may be run"""
 
     path: str
@@ -110,7 +110,8 @@ class Trained:
 
     @property
     def recipe(self) -> str:
-        """Text of the recipe file itself, "" if the plan has none. The files that it extends are in `plan.recipe`."""
+        """Text of the recipe file, without the files that it extends (`plan.recipe` has these); "" if the plan has no
+        text."""
         return next(iter(self.plan.recipe.values()), "")
 
     @cached_property
@@ -119,13 +120,13 @@ class Trained:
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """Return the class names of a category field, by class number; None for a field without classes. A field of
-        several columns returns the classes of the first."""
+        """Return the class names of a category field, in the order of the class numbers; None for a field without
+        classes. For a field of several columns, return those of the first column."""
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return the conversion from the values of a field to those of its columns (value * multiply + add); None if
-        the values are equal."""
+        """Return the conversion from the values of a field to the values of its columns (value * multiply + add); None
+        if both are equal."""
         return unit_of(self.fields[field])
 
     @property
@@ -134,23 +135,24 @@ class Trained:
         return nodes_of(self.plan)
 
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
-        """Return the trained model in evaluation mode, with the recipe's names. It accepts the tensors of
-        `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`. `keep_quantized`:
-        weights that the run stored in fewer bits stay so; otherwise they are converted to float32. Raises
-        CheckpointFailure."""
+        """Return the trained model in evaluation mode. Its modules and parameters have the names of the recipe. It
+        takes the tensors of `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`.
+        `keep_quantized`: weights that the run stored in fewer bits stay so; otherwise they are converted to float32.
+        Raises CheckpointFailure."""
         return self._build(self.plan.graph, device, keep_quantized)
 
     def network(
         self, outputs: Sequence[str], device: torch.device | str = "cpu", *, keep_quantized: bool = False
     ) -> Network:
-        """Return the model from fields to the given outputs: names that losses and metrics read, nodes, or nodes in
-        blocks (`gpt.layers.0.attn`). `keep_quantized`: as for `module`. Raises UsageError for an unknown name."""
+        """Return the model from fields to the given outputs. An output is a name that losses and metrics read, a node,
+        or a node in a block (`gpt.layers.0.attn`). `keep_quantized`: as for `module`. Raises UsageError for an unknown
+        name."""
         graph = self.graph(outputs)
         return Network(self._build(graph, device, keep_quantized), graph)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """Return the graph that computes the given outputs, as `network` builds it. Raises UsageError for an unknown
-        name."""
+        """Return the graph from fields to the given outputs, from which `network` is built. Raises UsageError for an
+        unknown name."""
         try:
             return prune(self.plan, outputs)
         except UnknownOutputError as unknown:
@@ -158,13 +160,15 @@ class Trained:
 
     @cached_property
     def _source(self) -> WeightSource:
-        """Open the checkpoint's tensors. Weights that are stored in fewer bits are converted when they are read."""
+        """Tensors of the checkpoint, opened at the first use. Weights that are stored in fewer bits are converted when
+        they are read."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
     def merge_adapters(self) -> Trained:
-        """Return the model with its adapters merged into the weights they belong to; all weights are in float32."""
+        """Return the model with its adapters merged into the weights to which they belong, and all weights in full
+        precision. A model without adapters is returned unchanged."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.engine.step.tensor_files import Tensors
         from declarative_train.graph.merge import adapters_of, make_merged_reader
@@ -179,7 +183,7 @@ class Trained:
 
     @property
     def base_plan(self) -> Plan:
-        """Plan of the same model without adapters."""
+        """Plan of the same model without its adapters."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.graph.merge import adapters_of, without_adapters
         from declarative_train.plan.codec import sign
@@ -235,7 +239,7 @@ class Trained:
 
 
 def drop_quantization(plan: Plan) -> Plan:
-    """Return the plan with all weights stored in full precision."""
+    """Return the plan with all weights stored in full precision (not as nf4 or int8)."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
@@ -248,14 +252,14 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Return the model of a checkpoint at a local path or fsspec URL. Of a run's folder it is the best checkpoint, or
-    the newest if none is marked as best; of a folder of runs, that of the newest run; a copied checkpoint's folder is
-    accepted too.
+    """Return the model of a checkpoint at a local path or fsspec URL. `path` is the folder of a checkpoint, of a run,
+    or of several runs. In a run's folder the best checkpoint is used, or the newest if none is marked as best; in a
+    folder of runs, the newest run.
 
-    `weights`: the trained weights or their moving average; None: those that the run evaluated. `plugins`: the code of
-    the run's plugins may be imported. `look`: function (checkpoint) -> reason to skip it, or None. Raises UsageError if
-    there is no run or plugins may not be imported but are needed, and CheckpointFailure if the checkpoint cannot be
-    read."""
+    `weights`: the trained weights (`trained`) or their moving average (`ema`); None: those that the run evaluated.
+    `plugins`: whether the code of the run's plugins may be imported. `look`: function that takes a checkpoint and
+    returns a reason to skip it, or None. Raises UsageError if there is no run, or if plugins are needed and may not be
+    imported. Raises CheckpointFailure if the checkpoint cannot be read."""
     text = os.fspath(path)
     place = local_path(text) or text
     entry, passed_over = _find(place.rstrip("/") or "/", look)
@@ -331,7 +335,8 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan in which paths of files that packs use (tokenizers) point to the copies in the checkpoint."""
+    """Return the plan with other paths for the files that packs use, such as tokenizers: those of the copies in the
+    checkpoint."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
@@ -346,7 +351,7 @@ def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
 
 
 def _own_layers(plan: Plan) -> list[str]:
-    """Return the types of the layers that come from plugins."""
+    """Return the types of the layers in the plan that come from plugins."""
 
     def of(graph: Graph) -> list[str]:
         types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
@@ -356,8 +361,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the types of components that come from plugins and that an evaluation needs, other than layers: losses,
-    metrics, fields and transforms; not sources, since new rows do not need them."""
+    """Return the losses, metrics, fields and transforms of the plan that come from plugins, as text. (Layers have a
+    function of their own; sources do not matter, because new rows do not need them.)"""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]
@@ -370,7 +375,8 @@ def _plugins_hint(plan: Plan) -> str:
 
 
 def check_source(trained: Trained, name: str) -> None:
-    """Raise UsageError if the rows of a set of the run come from a plugin whose code may not be run."""
+    """Raise UsageError if the set `name` of the run is read by a source of a plugin, and the code of plugins may not be
+    run."""
     data = trained.plan.data
     source = data.set(name).source or data.source
     if PLUGIN in source and not trained.plugins:

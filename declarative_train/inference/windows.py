@@ -1,7 +1,9 @@
-"""Samples that are windows of new rows; each has the numbers of its first and last row.
+"""Samples that are windows of new rows. With each prediction, the result has the numbers of the window's first and last
+row.
 
-A window has only the rows that the model reads. For a forecast these are the past rows, so the last window ends with
-the last row, whose future is not known yet. N windows, S rows per window."""
+A window contains only the rows that the model reads. For a forecast these are the past rows, so the last window ends
+with the last row of the input; the rows that it predicts do not exist yet. In shapes, N is the number of windows and S
+the number of rows per window."""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Open files (`paths`: as for `open_input`) as one table. Return (table, its name in messages: `title`, or from the
-    paths). `source`: the source of the run. Raises UsageError and InputError."""
+    """Open files as one table. Return (table, its name in messages). `paths`: as for `open_input`. `source`: the source
+    of the run. `title`: the name in messages; None: made from the paths. Raises UsageError and InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -51,15 +53,16 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Return (table, its name in messages) for rows in memory."""
+    """Return rows in memory as a table: (table, its name in messages)."""
     from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
 def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
-    """Return the reader that computes a run's field (`spec`) from the columns of this table. `window`: the run's
-    windows, or None. Raises InputError if the table lacks a column or its values have another shape or type."""
+    """Return a reader that computes a field of the run from the columns of `table`. `spec`: the field. `window`: the
+    windows of the run, or None. Raises InputError if the table lacks a column or its values have another shape or
+    type."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
     if missed:
@@ -75,8 +78,8 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
 
 
 class WindowSamples:
-    """Samples that are windows, made as in the run: one every `stride` rows, from the first row of each group. If rows
-    remain, one more window ends with the last row."""
+    """Samples that are windows, made as in the run: one begins every `stride` rows, from the first row of each group.
+    If rows remain at the end of a group, one more window ends with its last row."""
 
     def __init__(
         self,
@@ -87,8 +90,9 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Compute the rows of each window. `names`: the fields to read; `keep`: columns of the input for the result;
-        `title`: the table's name in messages; `batch_rows`: windows per batch. Raises UsageError and InputError."""
+        """Find the rows of each window. `names`: the fields to read. `title`: the table's name in messages.
+        `batch_rows`: windows per batch. `keep`: columns of the input that the result contains too. Raises UsageError
+        and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -120,7 +124,7 @@ class WindowSamples:
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """Columns of the result before the predictions."""
+        """Names of the columns that the result contains before the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
     def pieces(self) -> Pieces:
@@ -145,8 +149,8 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with the first and last row of each window, counted from 1, and the kept columns, with the
-        values of its last row. `starts`: positions at which the windows begin."""
+        """Return a table with one row for each window: the numbers of its first and last row, counted from 1, and the
+        values of the kept columns in its last row. `starts`: positions at which the windows begin."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
@@ -157,15 +161,15 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return the positions within a window that a field reads: a 0-d array for a single position, else an array (K,).
+    """Return the positions in a window that a field reads: an array (K,), or a 0-d array for a single position.
     `length`: rows per window."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return (rows in the order in which windows use them, positions (N,) in this order at which windows begin).
-    `span`: rows per window. `order`: order of the rows in a group."""
+    """Return (rows in the order in which windows use them, positions (N,) in this order at which the windows begin).
+    `order`: the order of the rows within a group. `span`: rows per window."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

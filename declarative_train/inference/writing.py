@@ -1,8 +1,8 @@
-"""Output of predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece. A file is
-complete or does not exist.
+"""Output of predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece. A file either
+is complete or does not exist.
 
-It is written under a temporary name in the same folder and renamed after the last row. A remote file is first written
-on this machine."""
+A local file is written under a temporary name in the same folder, and renamed after the last row. A remote file is
+written to this machine first."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Return the format that the ending of a path stands for; `csv` for standard output. Raises UsageError for an
-    unknown ending."""
+    """Return the format for an output path: the one of its ending, or `csv` for standard output. Raises UsageError for
+    an unknown ending."""
     if path == STDOUT:
         return "csv"
     kind = os.path.splitext(path)[1].lower().removeprefix(".")
@@ -47,7 +47,8 @@ def kind_of(path: str) -> str:
 
 
 class _Terminal:
-    """Standard output if it is a terminal: control characters in the text are replaced."""
+    """Standard output that is a terminal. Control characters in the text are replaced, because a terminal interprets
+    them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(in_lines(text))
@@ -57,8 +58,8 @@ class _Terminal:
 
 
 def write(path: str, tables: Iterable[pa.Table]) -> int:
-    """Write the tables. Return the number of rows. A file appears at `path` only if all rows were written; standard
-    output gets one table at a time. Raises UsageError and OSError."""
+    """Write tables to the file `path` or to standard output, and return the number of rows. The file appears only when
+    all rows are written; standard output gets one table at a time. Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
         return _write_all(_TextWriter(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
@@ -79,7 +80,8 @@ def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
 
 @contextmanager
 def _replace_when_complete(path: str) -> Iterator[str]:
-    """Yield a temporary path. Afterwards move the file there to `path`, or delete it after an exception."""
+    """Yield a temporary path. At the end of the `with` block, move the file that was written there to `path`; after an
+    exception, delete it."""
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):
@@ -101,7 +103,7 @@ def _replace_when_complete(path: str) -> Iterator[str]:
 
 
 def set_default_mode(path: str) -> None:
-    """Give a file the permissions of a newly created file (a temporary file can be read only by its owner)."""
+    """Give a file the permissions that a new file gets by default. (A temporary file can be read only by its owner.)"""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
@@ -141,7 +143,7 @@ class _ParquetWriter:
 
 
 class _TextWriter:
-    """Writer of csv with one header, or of one JSON object per line."""
+    """Writer of text: csv with one header for all tables, or JSON lines."""
 
     def __init__(self, stream: Any, kind: str, *, owned: bool = False) -> None:
         self._stream, self._kind, self._owned = stream, kind, owned
@@ -160,8 +162,8 @@ class _TextWriter:
 
 
 def _as_csv(table: pa.Table, *, header: bool) -> str:
-    """Return a table as csv text, with a `header` of the columns' names or without; a string has quotes only if it
-    needs them. (Arrow quotes all strings or none.)"""
+    """Return a table as csv text. `header`: begin with the names of the columns. If any string of the table needs
+    quotes, all strings get them; otherwise none does."""
     import pyarrow as pa
     from pyarrow import csv
 
