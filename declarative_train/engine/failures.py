@@ -193,8 +193,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error was caused by the exit of another rank. This is judged by the error's class and text.
-    RunFailure and DataError are never caused so."""
+    """Return whether an error was caused by the exit of another rank, judged by the error's class and text. For
+    RunFailure and DataError the answer is always False."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):

@@ -95,8 +95,9 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Tensors into which torch receives values and gradients from other stages, for the length of the last chunks.
-        torch allocates them in the first step of this length, for every microbatch, and keeps them."""
+        """Tensors into which torch receives values and gradients from other stages. torch allocates them in the first
+        step, for every microbatch, and keeps them. With length buckets, each bucket has its own; those of the latest
+        chunks are returned."""
         return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:

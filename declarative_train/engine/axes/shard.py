@@ -76,7 +76,7 @@ def find_gather_groups(
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
     """Yield the groups of modules whose parameters fully_shard gathers together, as (modules, argument
     `reshard_after_forward` for them). `units`: names of the model's repeated blocks. Parameters in no group belong to
-    the root module. So do tied parameters, because neither of two groups that use a parameter could free it."""
+    the root module. So do tied parameters: a group could not free a parameter that another group still uses."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

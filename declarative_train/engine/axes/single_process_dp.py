@@ -5,10 +5,10 @@ The loss is computed once, from the joined outputs. So gradients need no averagi
 data parallelism.
 
 On CUDA, as in nn.DataParallel, each forward copies the parameters to the devices, the replicas run in threads, and
-their gradients are summed on the first device. Unlike there, the replicas are created only once, since a new copy of an
-fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after the other:
-threads would cost more than they gain, and the random numbers of dropout would depend on timing (torch-facts, section
-3).
+their gradients are summed on the first device. Unlike in nn.DataParallel, the replicas are created only once, since a
+new copy of an fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after
+the other: threads would cost more than they gain, and the random numbers of dropout would depend on timing
+(torch-facts, section 3).
 
 A replica gets the rows that a rank of `ddp` would get: `microbatch_size` rows each. In a short batch, the last replicas
 get fewer rows, or none."""

@@ -115,8 +115,9 @@ def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
     """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: existing group of these
-    ranks, used if all are on one node. `limit`: time limit of messages. `writes`: whether to make `firsts` too. It is
-    made last, because torch names a group by its ranks and by the number of groups that a rank already has."""
+    ranks, used if all are on one node. `limit`: time limit of messages. `writes`: whether to make the group `firsts`
+    too. This group is made last, because torch names a group by its ranks and by the number of groups that a rank
+    already has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -140,11 +141,11 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect what a manifest contains from all ranks: the sizes and checksums of `files`, and `numbers` by name.
-    Return on rank 0 (entries of files, entries of lists of files, numbers), on other ranks empty dicts. With several
-    nodes, the first rank of each node writes a list of the node's files into the checkpoint, and the manifest refers to
-    these lists. Raises PeerFailure if the first rank of another node cannot write its list, and the errors of
-    `store.write`."""
+    """Collect from all ranks what the manifest contains: sizes and checksums of the files that they wrote (`files`),
+    and `numbers` by name. Return on rank 0 (table of files, table of lists of files, numbers), on other ranks empty
+    dicts. With several nodes, the first rank of each node writes a list of the node's files into the checkpoint, and
+    the manifest refers to these lists. Raises PeerFailure if the first rank of another node cannot write its list, and
+    the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

@@ -35,9 +35,9 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files to which checkpoints refer, as (file, {parameter that stays frozen and whose value comes from
-    the file: its further names}); [] if checkpoints contain all parameters. Only `.safetensors` files count; frozen
-    parameters from other files or from earlier runs are saved in the checkpoint."""
+    """Return the files to which checkpoints refer, as (entry of `model.weights`, {parameter that stays frozen and whose
+    value comes from the file: its further names}); [] if checkpoints contain all parameters. Only `.safetensors` files
+    count; frozen parameters from other files or from earlier runs are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}

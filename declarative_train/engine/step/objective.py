@@ -68,9 +68,9 @@ class Objective:
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """Return for each of the L loss terms the number of valid items in a chunk (or their total weight), (L,) in
-        float64 on the device. The sum of these over the global batch is the term's divisor. `values`: the entries of
-        the batch suffice. `row_weight`: 0 for rows that are padding; None: all rows are real. `num_rows`: number of
-        real rows."""
+        float64 on the device. The sum of these over the global batch is the term's divisor. `values`: fields, and
+        values computed from fields alone, by name; outputs of the model are not needed. `row_weight`: 0 for rows that
+        are padding; None: all rows are real. `num_rows`: number of real rows."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # a target computed by a node sets no count

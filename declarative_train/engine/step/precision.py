@@ -34,8 +34,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return fully_shard's setting of the dtypes in which it gathers parameters and reduces gradients. It does not cast
-    inputs, since no other mode does."""
+    """Return fully_shard's setting of the dtypes in which it gathers parameters and reduces gradients. Inputs are not
+    cast, because no other mode casts them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(

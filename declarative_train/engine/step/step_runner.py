@@ -132,7 +132,7 @@ class RankContext:
     """Facts about this rank that a step needs. `dp_size`: number of ranks whose gradients are averaged. `key`: part of
     the seed of random numbers, different on ranks that must draw different numbers. `process_groups`: {number of ranks:
     process group} for layers that mix samples across this many ranks. `counting`: the ranks over which valid items are
-    counted; None: the ranks with other rows."""
+    counted; None: the data-parallel ranks."""
 
     def __init__(
         self,
@@ -148,9 +148,8 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return, without repetition, the numbers of ranks over which layers and losses that mix samples extend their
-    groups of samples (a batch norm over several ranks, for example). Numbers of 1 are left out. `model`: the whole
-    model."""
+    """Return over how many ranks the layers and losses that mix samples extend their groups of samples: each number
+    above 1 that occurs, once. For example, (4,) if the batch norms extend over 4 ranks. `model`: the whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
