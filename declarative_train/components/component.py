@@ -340,7 +340,7 @@ class Metric(Component, ABC):
     can also be computed during training.
 
     `about`: as in `Loss`. `has_unit`: the value depends on the unit of the target. Input and target are then converted
-    back to the unit of the target's columns, before `scale` and `normalize`.
+    to the unit of the target's columns, by undoing `scale` and `normalize` of the field.
     """
 
     is_mean: ClassVar[bool] = False
@@ -362,12 +362,13 @@ class Metric(Component, ABC):
 
 
 class Optimizer(Component, ABC):
-    """Optimizer: the update rule of parameters. `lr` and `weight_decay` are fields; parameter groups override them
-    (`lr_scale`, `weight_decay`). `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if
-    False, fsdp is an error. `works_elementwise`: the update of an element depends only on the gradients of this
-    element; if False, the axis `tensor` is an error. `averages`: evaluations and checkpoints have other weights than
-    training, an average that the optimizer keeps; the torch optimizer has `train()` and `eval()`. `usual_lr`: the
-    smallest and the largest usual lr; lint reports an lr far outside."""
+    """Optimizer: the update rule of parameters, with the fields `lr` and `weight_decay`; parameter groups can have
+    other values. `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an
+    error. `works_elementwise`: the update of an element depends only on the gradients of this element; if False, the
+    axis `tensor` is an error. `averages`: the optimizer keeps an average of the weights, which evaluations and
+    checkpoints use; the torch optimizer has `train()` and `eval()`. `usual_lr`: the smallest and the largest usual lr;
+    lint reports an lr far outside.
+    """
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True

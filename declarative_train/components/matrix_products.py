@@ -10,8 +10,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Product(NamedTuple):
-    """Matrix product with `flops` operations in the forward. `num_graded`: how many of the two factors need a gradient;
-    each adds as many operations to the backward."""
+    """Matrix product with `flops` operations in the forward pass. `num_graded`: how many of its two factors need a
+    gradient; each of them adds `flops` operations to the backward pass.
+    """
 
     flops: int
     num_graded: int
@@ -26,8 +27,9 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Use of a layer by one node, from which its matrix products follow: specs of the inputs and of the first output,
-    whether a gradient flows back through each input (`graded`), and the layer's parameters (`weights`)."""
+    """Use of a layer by one node, which determines its matrix products. `inputs`, `output`: specs of the inputs and of
+    the first output. `graded`: for each input, whether it needs a gradient. `weights`: the parameters of the layer.
+    """
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec

@@ -110,7 +110,7 @@ class Kind(NamedTuple):
     declares   class attributes whose value the adapter uses (`PluginComponent.declare`)
     required   methods that the class must have in any case
     inherits   beginnings of the dotted names of base classes that have the methods already
-    refused    beginning of the dotted names of base classes that are an error, the message and a hint
+    refused    forbidden base classes: (beginning of their dotted names, message, hint)
     """
 
     bases: tuple[str, ...]
@@ -360,7 +360,9 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 
 
 def describe_failure(type: str, problem: Exception) -> ShapeError:
-    """Return the error for user's code that raised `problem` on generated samples. `type`: type of the component."""
+    """Return the error for a component whose user code raised `problem` when it was tried on generated samples. `type`:
+    type of the component.
+    """
     lines = str(problem).splitlines() or [""]
     return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 

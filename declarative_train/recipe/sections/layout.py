@@ -81,5 +81,5 @@ class Layout(Section):
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Index on its node of each device that the run uses."""
+        """Indices, within each node, of the devices that the run uses."""
         return self.gpus if isinstance(self.gpus, tuple) else tuple(range(self.num_gpus_per_node))
