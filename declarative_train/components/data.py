@@ -1,7 +1,7 @@
 """Interfaces of data sources (`Dataset`, `Table`) and of fields. Those of transforms and splits are in `transform.py`
 and `split.py`.
 
-Like `components/component.py`, this module imports neither torch nor NumPy at their top.
+Like `components/component.py`, this module imports neither torch nor NumPy at its top.
 """
 
 from abc import ABC, abstractmethod
@@ -284,8 +284,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Settings that must be equal in all fields of a recipe if this field joins several rows to one sample; each
-        other field must then do so too. None if this field must be the only one.
+        """Settings in which all fields of a recipe must agree if this field joins several rows to one sample; a field
+        that takes one row per sample is then an error. None if this field must be the only one.
         """
         return None
 
@@ -325,8 +325,9 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy whose floating-point values have the dtype `dtype`, that of the run's precision, unless the
-        recipe or the columns decide otherwise."""
+        """Return a copy whose floating-point values have the dtype `dtype`, which follows from the run's precision. The
+        dtype is not changed if the recipe or the columns decide it.
+        """
         return self
 
     def output_of(self, name: str) -> "Field":

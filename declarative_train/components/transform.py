@@ -71,8 +71,9 @@ class Transform(Component, ABC):
         Raises ValueError, in the words of the recipe."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of a sample, moved in the same way as `apply` moves the images with an equal `drawn`;
-        classes are not mixed. Used only if the transform `moves`."""
+        """Return the masks of a sample, moved in the same way as `apply` moves the images with an equal `drawn`. Class
+        numbers are not interpolated. Used only if the transform `moves`.
+        """
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 

@@ -272,8 +272,8 @@ def _hint_keys(model: type[BaseModel]) -> str | None:
 
 
 def _hint_source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """Return a hint if the user wrote a path where a source is expected: the source with the type that reads files with
-    this ending. None for other values. `known`: {type: class} of the sources.
+    """Return a hint for a path that is written where a source is expected: `{type: csv, path: rows.csv}`, with the type
+    that reads such files. None for other values. `known`: {type: class} of the sources.
     """
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""

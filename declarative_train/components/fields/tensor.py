@@ -371,7 +371,7 @@ class _MomentsTally(Tally):
         return found
 
     def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of the first element (of those that a row has) for which `bad` is
+        """Return the least and the greatest value of one element of the field: the first one for which `bad` is
         true.
         """
         import numpy as np

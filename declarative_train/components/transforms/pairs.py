@@ -53,8 +53,9 @@ class PairTransform(Transform, ABC):
         key: int,
     ) -> dict[str, torch.Tensor]:
         """Return the image fields and the labels (R, ...), by name, mixed with those of `partners` in the rows in which
-        `acts` (R,) is true. `fields`: names of the image fields. `numbers` (R,), `key`: the number of each sample, and
-        the key of this transform, from which random numbers follow."""
+        `acts` (R,) is true. `fields`: names of the image fields. `numbers` (R,): number of each sample. `key`: key of
+        this transform. The numbers and the key determine all random numbers.
+        """
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np

@@ -207,8 +207,8 @@ class Axes(Section):
 
 
 class Dp(Section):
-    """Single process with several devices: each batch is scattered to them, and the outputs are gathered. There is no
-    mesh; plans call the devices copies of the model.
+    """Single process with a copy of the model on each of several devices: each batch is scattered to them, and the
+    outputs are gathered. It has no mesh.
     """
 
     mode: ClassVar[Literal["dp"]] = "dp"
