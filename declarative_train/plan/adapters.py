@@ -1,8 +1,10 @@
 """Settings of the parameters of a model with adapters (LoRA), and checks of the adapters.
 
-In such a model only the adapters and the parameters that the recipe sets to `frozen: false` are trained. The keys of
-the adapter decide how its parameters start and train: a selector such as `gpt.*` does not change them, a selector that
-names them (`*.lora_B`) does."""
+An adapter trains a linear map by two small added matrices (`lora_A`, `lora_B`). In a model with adapters, only the
+added matrices and the parameters that the recipe sets to `frozen: false` are trained. How the added matrices start and
+train is set by the keys of `adapter`, and by rules whose selector contains their name (`*.lora_B`). A selector such as
+`gpt.*` matches their names too, but does not change them.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return {parameter: its settings} for the parameters `names`: those of the recipe (`rules`); if there are
-    adapters, all parameters without `frozen: false` and outside the adapters are frozen."""
+    """Return {parameter: its settings} for all parameters `names` of a model, by the recipe's rules. If the model has
+    adapters, every parameter outside them is frozen, unless the recipe sets `frozen: false` for it.
+    """
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -59,7 +62,9 @@ def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
     """Report adapters whose selector matches no linear map (a weight with one input and one output dimension), and
-    weights that cannot be adapted. `given`: the existing adapters, by the name of the linear map's weight."""
+    weights that cannot be adapted. `settings`: those of all parameters. `maps`: {path of a linear map: shape of its
+    weight}. `given`: the adapters that the model has, by path of their linear map; None: those that the recipe sets.
+    """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -87,8 +92,7 @@ def check_adapters(
 
 
 def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
-    """Yield the paths of library models (transformers, timm) with published weights. If these weights are missing, the
-    check of the node reports it."""
+    """Yield the paths of the nodes that are models of libraries (transformers, timm) with published weights."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             yield from _find_pretrained_nodes(node.scope)
@@ -130,9 +134,10 @@ def check_base(
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether an entry of `model.weights` fills a parameter from its file. `prefix`: beginning of the names in
-    the part of the model that the entry is for. `exclude`: the entry's selectors of parameters that are not filled.
-    `names`: the parameter's names, several if it is tied; one excluded name is enough to leave it out."""
+    """Return whether an entry of `model.weights` fills a parameter from its file. `prefix`: the entry fills only
+    parameters whose names begin with it. `exclude`: selectors of parameters that the entry leaves out. `names`: all
+    names of the parameter (several if it is tied); if one of them is excluded, the parameter is not filled.
+    """
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

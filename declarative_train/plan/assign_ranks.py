@@ -1,4 +1,4 @@
-"""Layout of a run: the mesh of the recipe's mode, the devices of its ranks, and pipeline stages."""
+"""Layout of a run: the mesh, the devices of the ranks, the division of the model, and the pipeline stages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from declarative_train.recipe.recipe import Recipe
 def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return (layout or None, diagnostics). The layout is None if the model cannot be cut into pipeline stages. With a
-    pipeline, the accumulation steps become more microbatches of one schedule, which needs one gradient reduction and
-    leaves ranks idle for less time."""
+    """Return (the layout of the recipe's mode, diagnostics). The layout is None if the model cannot be divided as the
+    recipe wants. The pipeline's schedule covers a whole optimizer step: the accumulation steps become further
+    microbatches, so that gradients are reduced once and ranks are idle for less time.
+    """
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"

@@ -1,9 +1,10 @@
-"""Memory format of images: `training.channels_last`, and the decision of its value `auto` for a device.
+"""Memory format of images: `training.channels_last`, and the decision that its value `auto` makes for a device.
 
 On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
-last, except group norms. On GPUs, convolutions in half precision always compute with channels last: with the default
-format, their inputs and outputs are reordered; with channels last, the inputs and outputs of norms whose kernels need
-the default format are. `auto` chooses the format that reorders fewer elements."""
+last, except group norms. On GPUs, convolutions in half precision always compute with channels last. With the default
+format, the inputs and outputs of these convolutions are therefore reordered; with channels last, those of norms whose
+kernels need the default format are reordered instead. `auto` chooses the format that reorders fewer elements.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Elements per sample that are copied to the other memory format in one direction. `by_convolutions`: inputs and
-    outputs of convolutions; `by_norms`: inputs and outputs of norms that need the default format. `is_slower`: there is
-    a group norm, which is slower with channels last."""
+    """Numbers of elements per sample that are copied to the other memory format, counted over inputs and outputs.
+    `by_convolutions`: for convolutions, if the model uses the default format. `by_norms`: for norms that need the
+    default format, if the model uses channels last. `is_slower`: there is a group norm, which is slower with channels
+    last.
+    """
 
     by_convolutions: int = 0
     by_norms: int = 0
@@ -46,7 +49,7 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return the ReorderedElements of a whole graph, summed over its nodes."""
+    """Return the ReorderedElements of a graph: the sums over its nodes."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
@@ -80,8 +83,9 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Properties of a run from which the memory format of its images is decided for a device. `word`: the recipe's
-    `channels_last`; `reordered`: those of the whole model; `precision`: of the computation."""
+    """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
+    false or auto). `reordered`: the ReorderedElements of the whole model. `precision`: that of the computation.
+    """
 
     word: Word
     reordered: ReorderedElements
@@ -93,8 +97,9 @@ class ImageLayout:
         return self.reordered.by_convolutions > 0
 
     def decide(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
-        """Return (whether the model uses channels last on `device`, the reason in words). `device`: cpu, cuda or mps.
-        `is_plain`: every rank has the whole model."""
+        """Return (whether the model uses channels last, the reason in words). `device`: cpu, cuda or mps. `is_plain`:
+        every rank has the whole model.
+        """
         if not self.has_convolutions:
             return False, "the model has no convolution over images"
         if not is_plain:
@@ -114,8 +119,9 @@ class ImageLayout:
         return True, f"convolutions in {self.precision} compute so, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
-        """Return the number of elements per sample that a GPU reorders in the forward of a node. `is_last`: the model
-        uses channels last."""
+        """Return the number of elements per sample that a GPU reorders in the forward of a node. `node`: the node's
+        ReorderedElements. `is_last`: the model uses channels last.
+        """
         if not self.has_convolutions:
             return 0
         if is_last:

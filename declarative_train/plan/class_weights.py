@@ -1,4 +1,6 @@
-"""Class weights `balanced` of a loss: the classes are counted over the training rows while the recipe is compiled."""
+"""Class weights of a loss with the value `balanced`: compilation counts the classes of the target over the training
+rows.
+"""
 
 from __future__ import annotations
 

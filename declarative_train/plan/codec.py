@@ -1,8 +1,9 @@
 """JSON form of a plan, which keeps every number exactly, and the two hashes of a plan.
 
-A plan of another version is rejected. `fingerprint` is the hash of what decides the numbers of a run: model, data,
-objective, optimizer, batch size, seed. Layout, logging and file locations are not part of it, so that a checkpoint can
-be recognised on another layout and in another folder. `identity` is the hash of the whole plan."""
+A plan of another version is rejected. The hash `fingerprint` covers the values that decide the numbers of a run: model,
+data, objective, optimizer, batch size, seed. It does not cover layout, logging and file locations: a checkpoint is
+recognised on another layout and in another folder. The hash `identity` covers the whole plan.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def from_json(text: str) -> Plan:
 
 
 def through_json(plan: Plan) -> Plan:
-    """Return the plan as it is after saving and loading."""
+    """Return a copy of the plan, as it would be after saving and loading."""
     return adapter().validate_json(json.dumps(to_data(plan)))
 
 
@@ -118,27 +119,26 @@ def sign(plan: Plan) -> Plan:
 
 
 def unset_variables(plan: Plan) -> list[str]:
-    """Return the names of the environment variables that a plan refers to and that are not set."""
+    """Return the names of the environment variables that are not set although a run of the plan needs them."""
     data = to_data(plan)
     return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
 def unset_for_model(plan: Plan) -> list[str]:
-    """Return the names of unset environment variables to which the model or its fields refer."""
+    """Return the names of the environment variables that are not set although the plan's model or fields refer to them."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether a plan's JSON text is unchanged since it was saved: the `identity` in it is the hash of its
-    values."""
+    """Return whether the JSON text of a plan is unchanged since `sign`: its `identity` equals the hash of its values."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 
 
 def deciding(plan: Plan) -> dict[str, object]:
-    """Return the part of a plan that the fingerprint covers, as plain data."""
+    """Return the values of a plan that its fingerprint covers, as dicts, lists, numbers and strings."""
     data = to_data(join_models(plan))
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}

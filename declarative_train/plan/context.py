@@ -20,8 +20,9 @@ from declarative_train.recipe.sections.parallelism import Axes
 def divide_positions(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return (layout, diagnostics). If the layout has a `context` axis, the tensors whose positions are divided are
-    added to it. The layout is None, with an error, if the model or the objective mixes positions."""
+    """Return (the layout with its ContextPlan, no errors), or (None, errors) if the model or the objective mixes
+    positions, or the sequences do not divide over the ranks. A layout without a `context` axis is returned unchanged.
+    """
     if not layout.has("context"):
         return layout, []
     graph, size = lowered.graph, layout.size("context")
@@ -44,7 +45,7 @@ def divide_positions(
 
 
 def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
-    """Yield reasons, as text, why a loss or metric needs all `length` positions of a row."""
+    """Yield the reasons, as text, why losses and metrics need all `length` positions of a sequence on one rank."""
     for term in lowered.terms:
         is_own = term.component.per_item and term.component.type in LOSSES
         class_dim = getattr(term.component, "class_dim", -1)

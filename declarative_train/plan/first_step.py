@@ -1,4 +1,6 @@
-"""Trial of the first training step on a few samples. It finds errors, and parameters that no loss depends on."""
+"""Trial of the first training step on a few samples: it finds operations that fail, losses that are not finite, and
+parameters on which no loss depends.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,10 @@ _ONE_SIDED = frozenset({"bce_with_logits", "cross_entropy", "kl_div"})
 
 
 def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained: set[str]) -> Iterator[Diagnostic]:
-    """Warn about a target that depends on trained parameters, unless the loss compares all samples of a batch: such a
-    loss trains input and target by design."""
+    """Warn about losses that also train their target, because the target depends on trained parameters. Losses that
+    compare all samples of a batch are left out: they train both sides by design. `trained`: names of the trained
+    parameters.
+    """
     for term in lowered.terms:
         mixes = getattr(term.component, "over", None) is not None
         if term.name not in found.sides or term.edges.target is None or mixes:
@@ -87,8 +91,9 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the expressions through which no gradient passes, among the nodes that `wire` (a value in the graph of
-    `scope`) is computed from. Each has its place in the recipe and a message."""
+    """Yield the places of the expressions that stop gradients on the way to `wire` (a value in `scope`), each with a
+    message.
+    """
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

@@ -19,8 +19,10 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Return the operations for one sample. `units`: the blocks that are recomputed as a whole. `heads`: nodes whose
-    forward the backward repeats, since their loss is computed in chunks."""
+    """Return the operations of forward and backward for one sample, and of the recomputed part of the forward. `units`:
+    the paths of the model's blocks; `recomputation` decides which of them are recomputed. `heads`: nodes whose forward
+    is always recomputed, since their loss is computed in chunks.
+    """
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works, again = unit_works(opened, parameters), recomputation.units(units)
@@ -37,7 +39,9 @@ def plan_flops(
 
 
 def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
-    """Return the mean of operations for samples of several lengths. `parts`: (share of the samples, operations)."""
+    """Return the average operations per sample if samples have several lengths. `parts`: (share of the samples with a
+    length, operations for one of them).
+    """
     pairs = list(parts)
     if len(pairs) == 1:
         return pairs[0][1]
@@ -50,8 +54,9 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return {node: operations of each layer and expression in it}, for the nodes of the graph `opened`. That is the
-    graph of the model after `open_blocks`: its blocks are units (sharded, recomputed and compiled as a whole)."""
+    """Return {node: operations of each layer and expression in it}. `opened`: the model's graph after `open_blocks`, so
+    that each unit (a block that is sharded, recomputed and compiled as a whole) is one node.
+    """
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))
