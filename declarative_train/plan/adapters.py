@@ -3,8 +3,7 @@
 An adapter trains a linear map by two small added matrices (`lora_A`, `lora_B`). In a model with adapters, only the
 added matrices and the parameters that the recipe sets to `frozen: false` are trained. How the added matrices start and
 train is set by the keys of `adapter`, and by rules whose selector contains their name (`*.lora_B`). A selector such as
-`gpt.*` matches their names too, but does not change them.
-"""
+`gpt.*` matches their names too, but does not change them."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _NAMED = "lora_"
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
     """Return {parameter: its settings} for all parameters `names` of a model, by the recipe's rules. If the model has
-    adapters, every parameter outside them is frozen, unless the recipe sets `frozen: false` for it.
-    """
+    adapters, every parameter outside them is frozen, unless the recipe sets `frozen: false` for it."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -63,8 +61,7 @@ def check_adapters(
 ) -> Iterator[Diagnostic]:
     """Report adapters whose selector matches no linear map (a weight with one input and one output dimension), and
     weights that cannot be adapted. `settings`: those of all parameters. `maps`: {path of a linear map: shape of its
-    weight}. `given`: the adapters that the model has, by path of their linear map; None: those that the recipe sets.
-    """
+    weight}. `given`: the adapters that the model has, by path of their linear map; None: those that the recipe sets."""
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -136,8 +133,7 @@ def check_base(
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether an entry of `model.weights` fills a parameter from its file. `prefix`: the entry fills only
     parameters whose names begin with it. `exclude`: selectors of parameters that the entry leaves out. `names`: all
-    names of the parameter (several if it is tied); if one of them is excluded, the parameter is not filled.
-    """
+    names of the parameter (several if it is tied); if one of them is excluded, the parameter is not filled."""
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

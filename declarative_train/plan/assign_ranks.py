@@ -22,8 +22,7 @@ def assign_ranks(
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
     """Return (the layout of the recipe's mode, diagnostics). The layout is None if the model cannot be divided as the
     recipe wants. The pipeline's schedule covers a whole optimizer step: the accumulation steps become further
-    microbatches, so that gradients are reduced once and ranks are idle for less time.
-    """
+    microbatches, so that gradients are reduced once and ranks are idle for less time."""
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"

@@ -3,8 +3,7 @@
 On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
 last, except group norms. On GPUs, convolutions in half precision always compute with channels last. With the default
 format, the inputs and outputs of these convolutions are therefore reordered; with channels last, those of norms whose
-kernels need the default format are reordered instead. `auto` chooses the format that reorders fewer elements.
-"""
+kernels need the default format are reordered instead. `auto` chooses the format that reorders fewer elements."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class ReorderedElements:
     """Numbers of elements per sample that are copied to the other memory format, counted over inputs and outputs.
     `by_convolutions`: for convolutions, if the model uses the default format. `by_norms`: for norms that need the
     default format, if the model uses channels last. `is_slower`: there is a group norm, which is slower with channels
-    last.
-    """
+    last."""
 
     by_convolutions: int = 0
     by_norms: int = 0
@@ -84,8 +82,7 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
     """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
-    false or auto). `reordered`: the ReorderedElements of the whole model. `precision`: that of the computation.
-    """
+    false or auto). `reordered`: the ReorderedElements of the whole model. `precision`: that of the computation."""
 
     word: Word
     reordered: ReorderedElements
@@ -98,8 +95,7 @@ class ImageLayout:
 
     def decide(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
         """Return (whether the model uses channels last, the reason in words). `device`: cpu, cuda or mps. `is_plain`:
-        every rank has the whole model.
-        """
+        every rank has the whole model."""
         if not self.has_convolutions:
             return False, "the model has no convolution over images"
         if not is_plain:
@@ -120,8 +116,7 @@ class ImageLayout:
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
         """Return the number of elements per sample that a GPU reorders in the forward of a node. `node`: the node's
-        ReorderedElements. `is_last`: the model uses channels last.
-        """
+        ReorderedElements. `is_last`: the model uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:

@@ -4,8 +4,7 @@
 The manifest of a checkpoint is a JSON file. Its first key is the checksum of its own text, so that any changed byte is
 detected. `files` has size and checksum of every other file in the checkpoint's folder. If ranks on several nodes wrote
 the checkpoint, the files of the ranks are not in `files` but in one further file per node; `lists` has size and
-checksum of these.
-"""
+checksum of these."""
 
 from __future__ import annotations
 
@@ -36,16 +35,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def checkpoints_root(run: str) -> str:
     """Return the folder or URL of the checkpoints of the run in folder `run`: the one that its `run.json` names
-    (`checkpoint.dir` of the recipe), otherwise a folder in `run`.
-    """
+    (`checkpoint.dir` of the recipe), otherwise a folder in `run`."""
     found = read_run(run).get("checkpoints")
     return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
 
 
 def owner_of(root: str) -> str | None:
     """Return the folder of the run whose checkpoints are in `root`, a folder or URL; None if the run is not on this
-    machine.
-    """
+    machine."""
     run, _, folder = root.rstrip("/").rpartition("/")
     found = _read_owner(run)
     if found is None:
@@ -72,8 +69,7 @@ def _read_owner(folder: str) -> str | None:
 class FoundCheckpoint(NamedTuple):
     """Complete checkpoint in a folder. `manifest`: the content of its manifest. `read`: function (path of a file in the
     folder) -> content of the file, local or remote. `run`: the folder of the run that wrote the checkpoint, None if
-    unknown.
-    """
+    unknown."""
 
     folder: str
     manifest: dict[str, Any]
@@ -95,8 +91,7 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
     """Return the checkpoint to use from a local folder: the folder itself, or the best checkpoint of a run (the newest
     if none is marked as best). In a folder of runs, that is the newest run with a complete checkpoint. With `offline`,
     return None if the checkpoint's files are on another machine. Raises ValueError if there is no complete checkpoint,
-    and the errors of `find_remote`.
-    """
+    and the errors of `find_remote`."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
@@ -123,8 +118,7 @@ def find_remote(path: str) -> FoundCheckpoint:
     """Return the checkpoint to use from an fsspec URL of a checkpoint or of a run.
 
     Raises ValueError if there is no complete checkpoint, OSError if the URL cannot be read, and ImportError if the
-    package for this kind of URL is not installed.
-    """
+    package for this kind of URL is not installed."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))
@@ -162,8 +156,7 @@ def run_folders(path: str) -> list[str]:
 
 def newest_first(folders: Iterable[str]) -> list[str]:
     """Sort run folders by the start time in their names, the newest first. Runs that started in the same second are
-    sorted by the time at which their plan was written.
-    """
+    sorted by the time at which their plan was written."""
 
     def start_time(folder: str) -> tuple[str, int, str]:
         try:
@@ -192,8 +185,7 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
     """Return the index in `steps` of the best checkpoint of a run. `steps`: the steps of the run's checkpoints, from
     the newest to the oldest. `newest`: the manifest of the newest checkpoint, which names the best step. Return 0 (the
-    newest) if the best checkpoint was deleted or none is named.
-    """
+    newest) if the best checkpoint was deleted or none is named."""
     state = newest.get("state")
     best = state.get("best_step") if isinstance(state, dict) else None
     return steps.index(best) if best in steps else 0
@@ -257,8 +249,7 @@ def local_sizes(folder: str) -> dict[str, int]:
 
 def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
     """Return a function like `local_sizes` for folders of the fsspec file system `fs`. The function lists a folder in
-    one request: one request per file would take minutes for a checkpoint of a thousand ranks.
-    """
+    one request: one request per file would take minutes for a checkpoint of a thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()
@@ -272,8 +263,7 @@ def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str]
     """Return the manifest of the checkpoint at `path`, after checking that all its files exist and have the right
     sizes. The rows of the files that `lists` names are added to `files`. `read`: function (path) -> content of a file.
     `sizes`: function (folder) -> {file: size}. Raises BadCheckpointError for an unfinished or damaged checkpoint, and
-    the errors of `read` and `sizes` except FileNotFoundError.
-    """
+    the errors of `read` and `sizes` except FileNotFoundError."""
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:

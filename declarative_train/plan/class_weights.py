@@ -1,6 +1,5 @@
 """Class weights of a loss with the value `balanced`: compilation counts the classes of the target over the training
-rows.
-"""
+rows."""
 
 from __future__ import annotations
 

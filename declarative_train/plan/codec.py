@@ -2,8 +2,7 @@
 
 A plan of another version is rejected. The hash `fingerprint` covers the values that decide the numbers of a run: model,
 data, objective, optimizer, batch size, seed. It does not cover layout, logging and file locations: a checkpoint is
-recognised on another layout and in another folder. The hash `identity` covers the whole plan.
-"""
+recognised on another layout and in another folder. The hash `identity` covers the whole plan."""
 
 from __future__ import annotations
 
@@ -125,14 +124,14 @@ def unset_variables(plan: Plan) -> list[str]:
 
 
 def unset_for_model(plan: Plan) -> list[str]:
-    """Return the names of the environment variables that are not set although the plan's model or fields refer to them."""
+    """Return the names of the environment variables to which the plan's model or fields refer and that are not set."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether the JSON text of a plan is unchanged since `sign`: its `identity` equals the hash of its values."""
+    """Return whether a plan's JSON text is unchanged since `sign`: its `identity` equals the hash of its values."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 

@@ -39,8 +39,7 @@ _FOLLOWS = re.compile(
 
 class Change(NamedTuple):
     """Change of one value. `key`: its key in the recipe, or `contents` for the content of data files. `sentence`: the
-    change in words.
-    """
+    change in words."""
 
     key: str
     sentence: str
@@ -48,8 +47,7 @@ class Change(NamedTuple):
 
 def changes(before: Plan, now: Plan) -> list[Change]:
     """Return a Change for each value that differs between the plans `before` and `now`, with a sentence such as
-    "`training.optimizer.lr` was 0.1 and is 0.2". A change that all copies of a `repeat` have is returned once.
-    """
+    "`training.optimizer.lr` was 0.1 and is 0.2". A change that all copies of a `repeat` have is returned once."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
@@ -92,8 +90,7 @@ def _change(was: object, found: object) -> str:
 
 def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
     """Return the values of both plans that decide the numbers of a run. If the recipe was moved to another folder,
-    paths are made relative to the recipe's folder, so that the move is not a difference.
-    """
+    paths are made relative to the recipe's folder, so that the move is not a difference."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = deciding(before), deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
@@ -112,8 +109,7 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
     """Return {dotted path: value} for `of`, the deciding values of the plan. If the recipe gives the length of the run
-    in epochs, the number of epochs replaces the number of steps.
-    """
+    in epochs, the number of epochs replaces the number of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -123,8 +119,7 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Yield (dotted path, value) for each value in nested dicts and lists. Items of a list are visited if they have
-    names, which become part of the path; a list without names is one value.
-    """
+    names, which become part of the path; a list without names is one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -137,8 +132,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
     """Yield the dotted paths of all list items with a name (nodes, fields, sets, losses, metrics, parameters) in nested
-    dicts and lists. `path`: the path of `value` itself.
-    """
+    dicts and lists. `path`: the path of `value` itself."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entries(item, f"{path}.{key}" if path else str(key))

@@ -1,6 +1,5 @@
 """Trial of the first training step on a few samples: it finds operations that fail, losses that are not finite, and
-parameters on which no loss depends.
-"""
+parameters on which no loss depends."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ _ONE_SIDED = frozenset({"bce_with_logits", "cross_entropy", "kl_div"})
 def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained: set[str]) -> Iterator[Diagnostic]:
     """Warn about losses that also train their target, because the target depends on trained parameters. Losses that
     compare all samples of a batch are left out: they train both sides by design. `trained`: names of the trained
-    parameters.
-    """
+    parameters."""
     for term in lowered.terms:
         mixes = getattr(term.component, "over", None) is not None
         if term.name not in found.sides or term.edges.target is None or mixes:
@@ -92,8 +90,7 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
     """Yield the places of the expressions that stop gradients on the way to `wire` (a value in `scope`), each with a
-    message.
-    """
+    message."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

@@ -1,8 +1,7 @@
 """Checks of the scale of inputs and targets. Initial weights are made for values with mean 0 and deviation 1.
 
 A field is checked if a layer with weights reads its values unchanged: reshaped or concatenated at most, but not
-normalised, scaled or otherwise computed.
-"""
+normalised, scaled or otherwise computed."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ _OUT_OF_REACH, _SLACK = 0.02, 1e-6  # share of the values; rounding
 
 def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
     """Warn about inputs and targets that are not scaled as networks need it, and about columns that only number the
-    rows.
-    """
+    rows."""
     fields = {field.name: field for field in data.fields}
     read: dict[str, list[LayerNode]] = {}
     wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
@@ -106,8 +104,7 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
     """Yield (field, place in the recipe) for each field that a layer for images reads unchanged. The place is the first
     node that reads the field; for a layer inside a block, that of the block. `untouched`: {wire that carries a field
-    unchanged: (field, place found in an outer scope, else None)}.
-    """
+    unchanged: (field, place found in an outer scope, else None)}."""
     seen = set[str]()
     for node in scope.nodes:
         for port, wire in node.inputs.items():
@@ -145,8 +142,7 @@ def _check_field(
 
 def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
     """Warn about text encoders that read padded texts without a mask, and so compute with the padding as if it were
-    text.
-    """
+    text."""
     texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
     for node in scope.nodes:
         arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
@@ -167,8 +163,7 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
 
 class _Encoder(NamedTuple):
     """Layer or block that encodes texts. `kind`: the name of its model. `ports`: its inputs for token ids; a message
-    suggests the last of them. `mask`: its input for the mask of the padding.
-    """
+    suggests the last of them. `mask`: its input for the mask of the padding."""
 
     kind: str
     ports: tuple[str, ...]
@@ -196,8 +191,7 @@ def _is_padded(field: FieldSpec, rows: Sample) -> bool:
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
     """Return whether a shape is probably that of an image as (height, width, channels): the first two sizes are equal,
     or there are several channels and neither side is longer than four times the other. (64, 10, 1) is not: it may be 64
-    channels.
-    """
+    channels."""
     if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
         return False
     return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
@@ -230,8 +224,7 @@ def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
     """Return whether a column numbers the rows: its values are increasing whole numbers without large gaps (rows of
-    other sets may be missing), or of any size if its name is that of an id.
-    """
+    other sets may be missing), or of any size if its name is that of an id."""
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
         return False
@@ -286,8 +279,7 @@ def _check_relative_errors(
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
     """Return whether a wire carries the output of a layer with weights, at most reshaped. Other expressions on the way
-    could convert it to the unit of the target.
-    """
+    could convert it to the unit of the target."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

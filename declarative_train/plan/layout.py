@@ -1,4 +1,4 @@
-"""Layout of a run: the ranks, their mesh, and the part of the model on each rank."""
+"""Layout of a run: the ranks, their mesh, and the stages, shards and positions that each rank computes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """Bytes per sample that a pipeline stage sends to the next in the forward, and receives from it as gradients in the
-    backward."""
+    """Bytes per sample that are sent between two neighbouring stages of a pipeline: `forward` to the next stage,
+    `backward` (gradients) to the previous one."""
 
     forward: int
     backward: int
@@ -79,13 +79,14 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together: each unit; the nodes `first`, before all units; the nodes
-    `last`, after all units; and all other parameters. `shared`: nodes among the others that are used in several places.
+    """Groups of parameters that fsdp gathers together. The groups are: each unit (a block); the nodes `first`, before
+    all units; the nodes `last`, after all units; and all other parameters. `shared`: nodes in the last group that are
+    used in several places.
 
-    `reshard`: True: gathered parameters are freed between forward and backward; False: they are kept; a number: each is
-    kept as shards over that many neighbouring ranks. Those of `last` and of the others are always kept.
-    `keeps_gradients`: each rank sums whole gradients over the microbatches of a step and reduces them once; otherwise
-    they are reduced after each microbatch."""
+    `reshard`: what happens to gathered parameters after the forward. True: they are freed until the backward; False:
+    they are kept; a number: each is kept as shards over that many neighbouring ranks. The groups `last` and "all
+    others" are always kept. `keeps_gradients`: each rank sums whole gradients over the microbatches of a step and
+    reduces them once; otherwise they are reduced after each microbatch."""
 
     reshard: bool | int = True
     keeps_gradients: bool = True
@@ -96,9 +97,10 @@ class ShardingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """Sequences that the ranks of `context` divide. `length`: positions of a sequence, with length buckets of the
-    longest one; `names`: the fields, and the values computed from fields alone, of which each rank has its own
-    positions."""
+    """Division of sequences over the ranks of the axis `context`. `length`: positions of a whole sequence (with length
+    buckets: of the longest one). `names`: the tensors of the batch that are divided, so that each rank has the
+    positions that it computes. `keys`: how attention gets the keys of the other ranks, by one gather or around a ring.
+    """
 
     length: int
     names: tuple[str, ...]
@@ -110,11 +112,12 @@ class LayoutPlan:
     """Ranks and devices of a run.
 
     `mode`: the recipe's word for the parallelism, for display only; code reads the axes of `mesh`. `device`: cuda, cpu,
-    mps, or auto, which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are
-    sharded, recomputed and compiled as a whole. `rank_devices`: for each node, the indices of its ranks' devices.
-    `num_copies`, `devices`: in mode dp, the number and the indices of the devices of the single process; in other modes
-    1 and (). `min_nodes`: the run waits for at least this many nodes; if it gets fewer than `num_nodes`, it is compiled
-    again for their number. `max_restarts`: how often the ranks are restarted without progress in between."""
+    mps, or auto, which becomes cuda at run time if there are enough GPUs. `units`: the paths of the blocks that are
+    sharded, recomputed and compiled as a whole. `rank_devices`: the device index of each rank of a node, the same on
+    every node. `num_copies`: the number of model copies in the single process of mode dp, and `devices`: their device
+    indices; in other modes 1 and (). `min_nodes`: the run waits for at least this many nodes; with fewer than
+    `num_nodes`, the recipe is compiled again for their number. `max_restarts`: how often the ranks are restarted if no
+    new checkpoint is saved between two failures."""
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
     device: Literal["auto", "cuda", "cpu", "mps"]
@@ -142,13 +145,13 @@ class LayoutPlan:
         return size_of(self.mesh, *axes)
 
     def has(self, axis: Axis) -> bool:
-        """Return whether the mesh has this axis (its size may be 1)."""
+        """Return whether the mesh has an axis, even one of size 1."""
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the part of a sample's `shape` that each rank has: with the axis `context`, its share of the
-        positions, if the first dimension is that of the positions; otherwise `shape` unchanged. `longest`: the shape of
-        the same tensor in the longest length bucket; None: `shape` itself."""
+        """Return the shape that each rank has of a sample's tensor with the given `shape`. With the axis `context`, the
+        first dimension is divided by the axis if its size is the length of a sequence; otherwise `shape` is returned.
+        `longest`: the shape of the same tensor in the longest length bucket; None: `shape` itself."""
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])
@@ -159,7 +162,7 @@ class LayoutPlan:
 
     @property
     def scatters(self) -> bool:
-        """True in mode dp, where one process splits each batch over copies of the model on its devices."""
+        """True in mode dp, where one process splits each batch over copies of the model on several devices."""
         return bool(self.devices)
 
     @property
@@ -172,8 +175,8 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts into which a batch is split, each computed by different ranks (or model copies of mode
-        dp)."""
+        """Number of parts into which a batch is split. Each part is computed by different ranks, or in mode dp by a
+        model copy."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property

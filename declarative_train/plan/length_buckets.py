@@ -25,8 +25,9 @@ from declarative_train.recipe.recipe import Recipe
 def lower_buckets(
     recipe: Recipe, lowered: Lowered, data: DataSpec
 ) -> tuple[tuple[tuple[float, Lowered], ...], list[Diagnostic]]:
-    """Return ((share of the training samples, the lowered recipe) for each bucket; diagnostics). Without buckets, the
-    only one is `lowered` itself."""
+    """Return ((share of the training samples, lowered recipe at the bucket's length) for each length bucket, the
+    shortest first; diagnostics). Without buckets there is one item, with `lowered` itself; there is none after an
+    error."""
     shares = bucket_shares(data)
     if not shares:
         return ((1.0, lowered),), []
@@ -51,8 +52,8 @@ def check_layout(
     data: DataSpec,
     shorter: Sequence[Lowered],
 ) -> Iterator[Diagnostic]:
-    """Yield an error for the first bucket whose positions the layout divides in another way than those of the longest.
-    `shorter`: the lowered recipe at the length of each bucket but the longest."""
+    """Yield an error for the first length bucket whose positions do not divide over the ranks as those of the longest
+    bucket do. `shorter`: the lowered recipe at the length of each bucket except the longest."""
     tokens = {} if layout.cuts is None else layout.cuts.tokens
     for (length, _), lowered in zip(bucket_shares(data), shorter, strict=False):
         if layout.context is not None:
@@ -69,8 +70,8 @@ def check_layout(
 
 
 def with_output_shapes(layout: LayoutPlan, terms: Sequence[TermPlan], by_length: Sequence[Lowered]) -> LayoutPlan:
-    """Return the layout with the shapes of the outputs of each pipeline stage in each bucket. `by_length`: the lowered
-    recipe at the length of each bucket, the longest last. Ranks run losses with `chunks` as parts of the last stage."""
+    """Return the layout with `PipelinePlan.output_shapes` filled in. `terms`: the losses; those with `chunks` are
+    computed inside the last stage. `by_length`: the lowered recipe at the length of each bucket, the longest last."""
     pipeline, found = layout.pipeline, []
     if pipeline is None:
         return layout
@@ -101,7 +102,7 @@ def _check_means(recipe: Recipe, longest: Lowered, shortest: Lowered) -> Iterato
 
 
 def _counts_positions(each: Term | Measure, longest: Lowered, shortest: Lowered) -> bool:
-    """Return whether a loss or metric without a mask reads a value for each position, because its input has another
-    shape in the `longest` bucket than in the `shortest`."""
+    """Return whether a loss or metric without a mask depends on the number of positions: its input has different shapes
+    in the `longest` and the `shortest` bucket."""
     name = each.edges.input
     return each.edges.mask is None and longest.specs[name].shape != shortest.specs[name].shape

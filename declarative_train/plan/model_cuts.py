@@ -1,5 +1,4 @@
-"""Division of a model over the ranks of the axes `tensor` and `expert`, with the restrictions of recipe and
-objective."""
+"""Division of layers over the ranks of the axes `tensor` and `expert`, as far as the recipe and objective allow it."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ FEWEST_CLASSES = 41  # predictions of fewer classes are shown in TensorBoard, an
 def divide_model(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
 ) -> tuple[LayoutPlan, list[Diagnostic]]:
-    """Return (layout, diagnostics). If the layout has a `tensor` or `expert` axis, the division of the parameters is
-    added to it."""
+    """Return (layout, diagnostics). If the layout has a `tensor` or `expert` axis, its `cuts` are filled in: the
+    division of each parameter."""
     layout, diagnostics = _divide_layers(layout, recipe, lowered, parameters)
     if not layout.has("expert"):
         return layout, diagnostics
@@ -79,8 +78,8 @@ def _divide_layers(
 
 
 def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of the nodes that are a library's model. `prefix`: text before the names of the graph's nodes in
-    a path."""
+    """Yield the paths of the nodes that are models of libraries, also inside blocks. `prefix`: path of the block that
+    contains `graph`, with a dot at the end."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _library_nodes(node.graph, f"{prefix}{node.name}.")
@@ -89,9 +88,9 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return {output of the model: how the ranks may divide the linear layer that computes it}, for outputs that losses
-    read as scores of many classes. `vocabulary`: each rank keeps its part of the classes, because the only reader is a
-    loss that can sum over such parts; `gathered`: the parts are gathered for the loss."""
+    """Return {output of the model: how the linear layer that computes it may be divided}, for outputs that a loss reads
+    as scores of many classes. `vocabulary`: each rank keeps the scores of its classes, since the only reader is a loss
+    that can be summed over such parts. `gathered`: all scores are gathered on each rank."""
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]
     measured = {measure.edges.input for measure in lowered.measures}

@@ -1,4 +1,4 @@
-"""Parts of the models of libraries in a pipeline: the graph by which the stages can be cut."""
+"""Models of libraries in a pipeline: each is replaced by a graph of its layers, between which stages can be cut."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def split_models(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...]
 ) -> tuple[Lowered, tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Return (lowered recipe, parameters, diagnostics). In a pipeline, each node that is a model of a library gets its
-    `model_parts`, and the parameters that are the same tensor in the model become tied ones; the diagnostics say why
-    other models stay in one stage."""
+    """Return (lowered recipe, parameters, diagnostics). In a pipeline, each node that is a library's model gets its
+    `model_parts` if the model can be cut; a diagnostic says why a model cannot be cut and stays in one stage.
+    Parameters that several parts of a model share are added as tied parameters."""
     mode = recipe.mode
     if not isinstance(mode, Axes) or mode.pipeline is None:
         return lowered, parameters, []
@@ -46,8 +46,8 @@ def split_models(
 
 
 def join_models(plan: Plan) -> Plan:
-    """Return the plan as it would be without a pipeline: its models of libraries have no parts, and no parameters that
-    are tied because of them."""
+    """Return the plan as if `split_models` had not changed it: without `model_parts`, and without the tied parameters
+    that were added for them."""
     paths: list[str] = []
     graph = _join(plan.graph, "", paths)
     if not paths:
@@ -58,7 +58,7 @@ def join_models(plan: Plan) -> Plan:
 
 
 def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
-    """Return the graph without `model_parts`; add the paths of the nodes that had them to `paths`."""
+    """Return the graph without `model_parts`. The paths of the nodes that had some are added to `paths`."""
     nodes = []
     for node in graph.nodes:
         if node.model_parts is not None:
@@ -69,8 +69,9 @@ def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
 
 
 class _Splitter:
-    """Search for the models of libraries in a graph. `divided`: an axis that divides layers, None if there is none.
-    `reasons`: path of a model that stays in one stage -> why; `ties`: as in `ModelParts`."""
+    """Splitting of the library models in a graph. `divided`: the axis that already divides their layers (tensor or
+    expert), None if there is none. `reasons`: {path of a model that stays in one stage: why}. `ties`: {parameter of a
+    part: path of the parameter that it shares}."""
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:
         self._plugins, self._divided = plugins, divided
@@ -78,8 +79,8 @@ class _Splitter:
         self.ties: dict[str, str] = {}
 
     def split(self, graph: Graph, prefix: str) -> Graph:
-        """Return the graph with the parts of its models of libraries. `prefix`: text before the names of its nodes in a
-        path."""
+        """Return the graph with `model_parts` in its library models. `prefix`: path of the block that contains `graph`,
+        with a dot at the end."""
         called, known = {node.target for node in graph.nodes if node.kind == "reuse"}, graph.specs()
         nodes = []
         for node in graph.nodes:
@@ -107,8 +108,9 @@ class _Splitter:
 
 
 def _chain(node: Node, inputs: Mapping[str, TensorSpec], parts: Mapping[str, TensorSpec]) -> Graph:
-    """Return the graph of the parts of a model, each of which reads the output of the one before it and the model's
-    inputs other than the first. `parts`: the output of each part, by its path."""
+    """Return a graph with one node for each part of a library's model, in a chain: each part reads the output of the
+    previous one, the first part the model's first input, and all parts the model's other inputs. `parts`: {path of a
+    part: its output}."""
     first, *others = node.inputs
     (output,) = node.outputs
     edge, nodes = first, []

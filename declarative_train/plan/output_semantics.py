@@ -1,12 +1,11 @@
 """Meaning of a model's outputs (a class, a yes or no, a number), from the losses and the fields of their targets.
 
-    cross_entropy, nll                  one class out of several: its name, and a probability for each
+    cross_entropy, nll                  one of several classes: its name, and the probability of each class
     bce_with_logits                     yes or no, once or for each column: an answer and a probability
     mse, l1, huber, smooth_l1           a number, in the unit of the target's columns
     poisson_nll                         the logarithm of a number in the unit of the target's columns
 
-A loss without a target (`mean`), or one that compares distributions (`kl_div`, `info_nce`), leaves the meaning open.
-"""
+A loss without a target (`mean`), or one that compares distributions (`kl_div`, `info_nce`), defines no meaning."""
 
 from __future__ import annotations
 
@@ -46,15 +45,13 @@ _SAME_VALUES = VIEWS | {"float", "int"}
 class Meaning:
     """Meaning of one output of the model.
 
-    output      its name, as accepted by `prune`
-    target      the name of the batch entry that the loss compares the output with; None for a loss without a target
-    field       the field of the target's values, if they are only reordered or reshaped; None if they are computed
-    classes     the class names of a `class`, and of a `yes_no` whose target has two named classes
-    class_axis  for a `class`: the dimension of a sample of the output that holds the scores
-    columns     the columns of the table in one row of the target, if each element has its own column
-    unit        for numbers: the conversion to the values in the columns
-    items       the shape of the answers for one sample: () for one answer
-    ignored     for a `class`: the target value that does not count"""
+    term the name of the loss that defines it output the output's name, as accepted by `prune` target the batch entry
+    that the loss compares the output with; None for a loss without a target field the field of the target's values, if
+    they are only reordered or reshaped; None if they are computed classes the class names, if `kind` is `class`, or if
+    it is `yes_no` and the target has two named classes class_axis for the kind `class`: the dimension of the output
+    (without the batch) that holds the scores columns the columns of the table in one row of the target, if each element
+    has its own column unit for numbers: the conversion to the values in the columns items the shape of the answers for
+    one sample: () for one answer ignored for the kind `class`: the target value that does not count (`ignore_index`)"""
 
     term: str
     kind: Kind
@@ -71,12 +68,13 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """Name of the output for users: the target's column, else the target's field, else the loss."""
+        """Name of the output in texts for users: the target's column if it is a single one, else its field, else the
+        loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return the Meaning of each output for which a loss defines one, in the order of the recipe. If two losses compare
+    """Return the Meaning of each output for which a loss defines one, in the order of the losses. If two losses compare
     an output with the same target, the first one decides."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
@@ -125,8 +123,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return (the one field that the batch entry `name` is computed from, whether its values were moved or cut out on
-    the way); (None, False) if it is computed from several fields or none."""
+    """Return (field, whether its values were moved or cut out) for the batch entry `name`; (None, False) unless the
+    entry is computed from exactly one field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -145,8 +143,8 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
 
 
 def _single_reference(term: Term) -> str | None:
-    """Return the name of the tensor that an expression returns with its elements unchanged, at most reshaped or
-    permuted; None for other expressions."""
+    """Return the name of the tensor of which an expression is a reshaped or permuted copy, or the tensor itself; None
+    if the expression computes anything else."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
@@ -155,8 +153,8 @@ def _single_reference(term: Term) -> str | None:
 
 
 def _in_place(term: Term) -> bool:
-    """Return whether an expression keeps all elements of its tensor in order. It may change the dtype and add or remove
-    dimensions of size 1."""
+    """Return whether an expression returns the elements of one tensor in their order. The dtype may change, and
+    dimensions may be added, removed or flattened."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
@@ -173,17 +171,17 @@ def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
 
 
 def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
-    """Return the class names of a category field, by class number; None for other fields. A field of several columns
-    returns the classes of the first."""
+    """Return the names of a category field's classes, by class number; None for other fields. For a field of several
+    columns, these are the classes of the first column."""
     promises = plan.data.source.get("type") in ("synthetic", "text")
     return _class_names(field, is_bool=not promises)
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the class names of a field by class number; None without classes.
+    """Return the names of a field's classes, by class number; None for a field without classes.
 
-    They are the words or numbers of the vocabulary, and `unknown` for all other values; without a vocabulary, the class
-    numbers. `is_bool`: without a vocabulary and `num_classes`, the two classes are called false and true."""
+    With a vocabulary, the names are its words or numbers, and "unknown" for all other values; without one, they are the
+    class numbers. `is_bool`: two classes without a vocabulary and `num_classes` are named "false" and "true"."""
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None
@@ -201,8 +199,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the class names of a target with one value for each of `size` classes: the names of the field's columns if
-    there are as many, otherwise the numbers from 0."""
+    """Return the names of `size` classes of a target that has one value for each class: the names of the field's
+    columns if there are as many columns, otherwise the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

@@ -42,8 +42,8 @@ LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 
 
 
 def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """Return (a ParameterPlan for each parameter in the order of the graph, or None if a setting is wrong; the
-    diagnostics)."""
+    """Return (a ParameterPlan for each parameter, in the order of the graph; diagnostics). The first is None after an
+    error."""
     graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
@@ -74,7 +74,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
 
 
 def rule_span(recipe: Recipe, name: str, key: str) -> Span:
-    """Return the place in the recipe of the parameter rule that sets `key` for the parameter `name`."""
+    """Return the place of the value `key` in the recipe's rule that sets it for the parameter `name`."""
     return _span(recipe.model.rules, name, key)
 
 
@@ -115,9 +115,8 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). `settings`: those
-    of all parameters; `rules`: the recipe's rules, for the places of errors. In a chain of ties, all share the values
-    of the last parameter."""
+    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). In a chain of ties,
+    all parameters share the values of the last one. `rules` are used for the places of errors."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -137,9 +136,9 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied. `sources`: {tied parameter: parameter whose values it shares}. Of the
-    parameters that share values, the first in the graph keeps the tensor, with the settings of their common source; the
-    others get `tie` with its name."""
+    """Return the plans with ties applied. `sources`: the result of `_sources`. Among the parameters that share values,
+    the first in the order of the graph becomes the owner of the tensor and gets the settings of their source; `tie` of
+    the others names the owner."""
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):
@@ -156,7 +155,8 @@ def _apply_ties(
 
 
 def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, component type) of every layer."""
+    """Yield (path, component type) of every layer in a graph. `prefix`: path of the block that contains the graph, with
+    a dot at the end."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _types(node.graph, f"{prefix}{node.name}.")
@@ -178,8 +178,9 @@ def _check_tied_starts(
     graph: Graph,
     types: Mapping[str, str],
 ) -> Iterator[Diagnostic]:
-    """Warn about an output layer that is tied to an embedding and would get the embedding's initial values, which are
-    too large for an output layer. Weights from a file are not checked."""
+    """Warn about an output layer that is tied to an embedding and starts with the embedding's initial values, which are
+    too large for an output layer. Weights from a file are not checked. `sources`: the result of `_sources`. `types`:
+    {path of a layer: its type}."""
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
@@ -194,8 +195,8 @@ def _check_tied_starts(
 
 
 def _check_alignment(recipe: Recipe, plans: Sequence[ParameterPlan], types: Mapping[str, str]) -> Iterator[Diagnostic]:
-    """Warn about the first linear layer for which a GPU has no fast half-precision product, because of the number of
-    its outputs. Layers with weights from a file are not checked, since their sizes are fixed."""
+    """Warn about the first linear layer whose number of outputs makes half-precision products slow on a GPU. Layers
+    with weights from a file are not checked, since their sizes are fixed."""
     layout, precision = recipe.layout, recipe.training.precision.compute
     if precision not in ("bf16", "fp16") or (layout.device != "cuda" and layout.hardware in (None, "cpu")):
         return
@@ -212,8 +213,8 @@ def _check_alignment(recipe: Recipe, plans: Sequence[ParameterPlan], types: Mapp
 def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
-    """Return errors for optimizers that cannot update their parameters; if no parameter is updated at all, one error
-    for that."""
+    """Return errors for optimizers that cannot update their parameters, and warnings for parameters that muon should
+    not update; if every parameter is frozen, one error that says so."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
         frozen_by = [plan.name for plan in plans if plan.frozen]

@@ -1,6 +1,6 @@
 """The plan: all decisions of a run, made before it starts.
 
-Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). Ranks follow the plan and decide
+Plans are frozen, versioned and stored as JSON with a fingerprint (`plan/codec.py`). Ranks follow the plan and decide
 nothing that it could contain. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is in
 `plan/layout.py`, predictions are in `plan/predictions.py`."""
 
@@ -21,13 +21,13 @@ PLAN_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
-    """Parameter of the model; its name is the same in every mode.
+    """Parameter of the model. Its name is the same in every mode of parallelism.
 
     `lr_scale`: factor of its learning rate. `weight_decay`: None: that of the optimizer. `init`: the component that
-    sets the initial values; None: the layer's own rule. `tie`: the parameter whose storage it shares. `optimizer`: the
-    fields of its own optimizer; None: training.optimizer. `idle`: it is frozen because no loss depends on it, not by
-    the recipe; its module behaves as in training. `storage`: for a frozen weight that is stored in fewer bits, the
-    number format (`components/storages.py`)."""
+    sets the initial values; None: the layer's own rule. `tie`: the name of the parameter whose tensor it shares.
+    `optimizer`: the fields of its own optimizer; None: that of `training.optimizer`. `idle`: it is frozen because no
+    loss depends on it, not because the recipe says so; its layer still behaves as in training. `storage`: for a frozen
+    weight that is stored in fewer bits, the number format (`components/storages.py`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,11 +44,12 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a file that fills some rows of a parameter. `share`: its number of rows in proportion to the `share` of
-    the other tensors. `transpose`: whether the file's tensor is transposed. `ones`: the number of leading dimensions of
-    size 1 that only the file's tensor has; if negative, that only the parameter has. `count`: the part is slice `index`
-    of so many along the first dimension of the file's tensor, and of its last dimension every `step`-th element from
-    `first` on."""
+    """Tensor of a file that fills some rows of a parameter. If several tensors fill a parameter, their numbers of rows
+    are proportional to `share`. `transpose`: the file's tensor is transposed. `ones`: number of leading dimensions of
+    size 1 that only the file's tensor has; if negative, that only the parameter has.
+
+    If `count` is not 0, the part is not the whole tensor: it is slice `index` of the first dimension, which has size
+    `count`, and of the last dimension every `step`-th element, beginning with `first`."""
 
     name: str
     share: int = 1
@@ -65,12 +66,12 @@ class TensorMapPlan:
     """Map from parameters to the tensors of a published file that fill them. `*` in a name is the number of a copy of a
     `repeat`.
 
-    `prefix`: beginning that either all names of a file have or none. `ignored`: tensors of the file that are not
-    parameters. `alone`: parameters that the file does not have. `hints`: advice if the shapes of a parameter and its
-    tensor differ. `drawn`: parameters of output layers, which keep random initial values if the file lacks them.
-    `respelt`: endings of names in older files -> current endings. `packed`: the format of weights (a row of a pack)
-    whose `unpack` opens tensors that are stored in fewer bits. `grown`: parameters with more rows than their tensors ->
-    (rows in the file, rows of the parameter)."""
+    `entries`: {parameter: its tensors}. `prefix`: a beginning that either all names in a file have or none. `ignored`:
+    tensors of the file that are not parameters. `alone`: the file fills only the parameters in `entries`, and has no
+    tensors for the rest of the model. `hints`: {parameter: advice if its shape differs from that of its tensor}.
+    `drawn`: parameters of output layers, which keep random initial values if the file lacks them. `respelt`: {end of a
+    name in older files: current end}. `packed`: the name of the file's format, if weights are stored in fewer bits.
+    `grown`: {parameter that has more rows than its tensor: (rows in the file, rows of the parameter)}."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -98,8 +99,9 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Initial values from a file for the parameters below `node` ("": all). Parameters selected by `exclude`, and
-    parameters in `drawn` (which the file lacks), are not filled."""
+    """Initial values from the file at `path` for the parameters below `node` ("": all parameters). `rename`: {old name:
+    new name}. `tensors`: the map for a published file. Not filled are the parameters that the selectors `exclude`
+    match, and those in `drawn`, which the file lacks."""
 
     node: str
     path: str
@@ -112,7 +114,7 @@ class WeightsPlan:
 @dataclass(frozen=True, slots=True)
 class TermPlan:
     """Loss term. `component`: its type and fields. `input`, `target`, `mask`: names of model outputs or batch entries;
-    None if it has none. `weight`: factor of the term in the loss."""
+    None if the loss has none. `weight`: factor of the term in the total loss."""
 
     name: str
     component: dict[str, object]
@@ -124,8 +126,8 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of a target to the unit of its columns: value * multiply + add. Both are one number, or one number for
-    each element of a row of `field`; a row has the given `shape`."""
+    """Conversion of predicted values to the unit of the columns of a target: value * multiply + add. `multiply` and
+    `add` have one number, or one for each element of a row of the target's `field`, which has the given `shape`."""
 
     field: str
     multiply: tuple[float, ...]
@@ -135,9 +137,10 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `component`: its type and fields. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: target
-    value that does not count; `class_dim`: dimension of the input with the class scores. `unit`: the conversion for a
-    metric in the target's unit whose target is scaled or normalised; otherwise None."""
+    """Metric. `component`: its type and fields. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: the target
+    value that does not count. `class_dim`: the dimension of the input that has the class scores. `unit`: the conversion
+    to the unit of the target's columns, if the metric is given in this unit and the target is scaled or normalised;
+    else None."""
 
     name: str
     component: dict[str, object]
@@ -190,8 +193,8 @@ class TrainingPlan:
         return Recomputation(self.activation_checkpointing, self.checkpointing_every, keep)
 
     def ema_decay_at(self, step: int) -> float:
-        """Return the decay of the moving average of the parameters in step `step` (from 1). It is smaller in early
-        steps: with a constant decay, the average would contain the initial values for about 1 / (1 - decay) steps."""
+        """Return the decay of the moving average of the parameters in step `step` (counted from 1). Early steps have a
+        smaller decay: otherwise the initial values would dominate the average for about 1 / (1 - decay) steps."""
         assert self.ema_decay is not None
         return min(self.ema_decay, (1 + step) / (10 + step))
 
@@ -203,9 +206,9 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts to generate at each evaluation, one for each prompt. `tokens`: the tokens of each prompt, as numbers.
-    `max_tokens`: most tokens to generate. `temperature`, `top_k`, `top_p`: how tokens are drawn; None: no such
-    limit."""
+    """Texts that the model generates at each evaluation, one for each prompt. `tokens`: the token ids of each prompt.
+    `max_tokens`: the maximum number of generated tokens. `temperature`, `top_k`, `top_p`: settings for drawing tokens;
+    None: no such limit."""
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
@@ -218,8 +221,8 @@ class SamplesPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Evaluations of a run. `every_steps` None: only at the end. `final_sets`, such as `test`, are evaluated once at
-    the end, with the best weights."""
+    """Evaluations of a run. `every_steps`: their interval; None: only at the end of the run. `sets`: the sets to
+    evaluate. `final_sets` (such as `test`): evaluated once, at the end, with the best weights."""
 
     every_steps: int | None
     sets: tuple[str, ...]
@@ -243,7 +246,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class PluginSinkPlan:
-    """File and class name of a log sink that a plugin defines."""
+    """Log sink that a plugin defines: the plugin's file and the name of the class."""
 
     path: str
     class_name: str
@@ -251,9 +254,9 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """Logging of a run. `sinks`: settings by sink, without the terminal and events.jsonl. `plugins`: the sinks of
-    plugins. `checkpoints`: a folder or URL for the checkpoints of all runs; None: each run's own folder. `remote`: the
-    URL to which run folders are copied."""
+    """Logging of a run. `dir`: the folder of run folders. `sinks`: {log sink: its settings}; the terminal and
+    events.jsonl are always written. `plugins`: sinks of plugins. `checkpoints`: a folder or URL for the checkpoints of
+    all runs; None: each run's own folder. `remote`: the URL to which run folders are copied."""
 
     dir: str
     every_steps: int
@@ -271,16 +274,16 @@ class Plan:
     gradients, and adds their outputs to the batch. `graph`: the model. It reads entries of the batch by name; its
     outputs are the values that losses and metrics read. float32 in both graphs means float64 if the precision is fp64.
 
-    `recipe`: the texts of the recipe's files. `settings`: the values of the resolved recipe by dotted path
-    (`plan/settings.py`), for comparing runs; they decide nothing. `language`: the version of the recipe language.
+    `recipe`: {file of the recipe: its text}. `settings`: the values of the resolved recipe by dotted path, for
+    comparing runs (`plan/settings.py`); the run does not read them. `language`: the version of the recipe language.
     `draws`: the paths of nodes that draw random numbers, which differ between layouts.
 
-    `memory`: one row for each kind of device; () if memory was not predicted. `not_traced`: why the memory was computed
-    from shapes instead of a trace. `estimate`: None if the hardware is unknown. `choice`: None unless the planner chose
-    the mode.
+    `memory`: predicted memory, one item for each kind of device; () if it was not predicted. `not_traced`: why memory
+    was computed from shapes instead of a trace; "" if it was traced. `estimate`: predicted time; None if the hardware
+    is unknown. `choice`: the candidates of `parallelism: auto`; None if the recipe chose the mode.
 
-    `fingerprint` is the hash of everything that decides the numbers, without `layout` and `logging`, so that a
-    checkpoint is recognised under another layout; `identity` is the hash of the whole plan."""
+    `fingerprint`: the hash of everything that decides the numbers, without `layout` and `logging`, so that a checkpoint
+    is recognised under another layout. `identity`: the hash of the whole plan."""
 
     version: int
     dtrain_version: str

@@ -1,4 +1,4 @@
-"""Checks of plugin code, for errors that a run would show late or never (`graph/inspect_plugin.py`)."""
+"""Checks of plugin code for errors that a run would show late or never (found by `graph/inspect_plugin.py`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report errors in layers and losses of plugins; an error in all copies of a block is reported once."""
+    """Report errors in the layers and losses of plugins. An error in all copies of a block is reported once."""
     facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
     found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _report(fact, batch)]
     for term in lowered.terms if num_slices(batch) > 1 else ():
@@ -37,7 +37,7 @@ def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Di
 
 
 def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
-    """Report plugin components whose code was not allowed to run, so that they could not be checked."""
+    """Report components of plugins that were not checked, because running the plugins' code was not allowed."""
     training, objective = recipe.training, recipe.objective
     used: list[tuple[tuple[str, ...], Component]] = [
         (("training", "optimizer", "type"), training.optimizer),

@@ -1,4 +1,4 @@
-"""Predictions in a plan: operations, memory, traffic, seconds, and the candidates of `parallelism: auto`. They do not
+"""Predictions in a plan: operations, memory, traffic, time, and the candidates of `parallelism: auto`. They do not
 change the run."""
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class FlopsPlan:
 
     @property
     def model(self) -> int:
-        """Operations of forward and backward without recomputation, as in the model FLOPs utilisation (MFU) of
+        """Operations of forward and backward without recomputation, the number in the model FLOPs utilisation (MFU) of
         Chowdhery et al., PaLM, 2022, appendix B."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """Operations that the hardware executes, with recomputation."""
+        """Operations that the hardware executes: forward, backward and recomputation."""
         return self.model + self.recomputed
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Peak memory of one kind of device in a step, in bytes by category: parameters, gradients, optimizer state,
-    parameters that fsdp gathered, activations, tensors of the loss, the batch.
+    """Peak memory of one kind of device in a step, in bytes by category. `gathered`: parameters that fsdp gathered.
+    `activations`: tensors kept for the backward. `loss`: tensors of the loss. `data`: the batch. `held`: the training
+    set, if it is kept on the device.
 
-    `is_traced`: from a trace of the engine's step on tensors without memory (`planner/footprint`); otherwise computed
-    from such a trace of the same model on one device. `held`: bytes of the training set, if it is kept on the
-    device."""
+    `is_traced`: the bytes come from a trace of the engine's step on tensors without memory (`planner/footprint`);
+    otherwise they were computed from such a trace of the same model on one device."""
 
     name: str
     parameters: int
@@ -54,7 +54,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Bytes of a step without the training set, which is kept on the device only if it fits."""
+        """Bytes of a step, without the training set (which is kept on the device only if it fits)."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 
@@ -65,8 +65,9 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Communication of one kind in a step. `what`: its name. `bytes_sent`: by each device, within its node or over the
-    network (`link`), in `num_calls` collectives or messages. `seconds`: None if the speed of the link is unknown."""
+    """Communication of one kind in a step. `what`: its name. `link`: within a node, or over the network between nodes.
+    `bytes_sent`: by each device. `num_calls`: number of collectives or messages. `seconds`: None if the speed of the
+    link is unknown."""
 
     what: str
     link: Literal["node", "network"]
@@ -77,13 +78,14 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time of a step on a kind of hardware, for the device that needs most.
+    """Predicted memory and time of a step on one kind of hardware, for the device that needs most.
 
-    `memory_bytes`: of the step; `device_memory_bytes`: what the device has, None if unknown. Seconds are per optimizer
-    step; None if the hardware's speed is unknown. 90 of 100 measured steps are between `low_s` and `high_s`.
-    `exposed_s`: communication while nothing is computed; `bubble_s`: idle time in the pipeline. `data_s`: making the
-    batches of a step; the step waits for them if this takes longer than everything else. `mfu`, `hfu`: share of the
-    device's peak rate, without and with recomputed operations. The run does not use the estimate."""
+    `memory_bytes`: memory of a step. `device_memory_bytes`: memory of the device; None if unknown. Seconds are per
+    optimizer step; None if the speed of the hardware is unknown. 90 of 100 measured steps are between `low_s` and
+    `high_s`. `exposed_s`: communication while nothing is computed. `bubble_s`: idle time in the pipeline. `data_s`:
+    making the batches of a step; the step waits for them if this takes longer than everything else. `mfu`, `hfu`: the
+    achieved share of the device's peak rate, without and with recomputed operations. The run does not use the estimate.
+    """
 
     hardware: str
     memory_bytes: int
@@ -104,8 +106,8 @@ class EstimatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, only the
-    best is a candidate. `is_least`: `step_s` is a lower bound."""
+    """Mode that `parallelism: auto` considered. Among pipelines that differ only in schedule and microbatches, only the
+    best one is a candidate. `verdict`: why the mode was chosen or rejected. `is_least`: `step_s` is a lower bound."""
 
     parallelism: str
     memory_bytes: int | None
@@ -115,16 +117,16 @@ class CandidatePlan:
 
     @property
     def step(self) -> str:
-        """Predicted time of a step as text; "" if it is not known."""
+        """Predicted time of a step as text; "" if unknown."""
         return "" if self.step_s is None else f"{'> ' * self.is_least}{time_in_words(self.step_s)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicePlan:
-    """Reason why `parallelism: auto` chose this layout.
+    """Choice of `parallelism: auto`, with its reason and all candidates.
 
-    `num_traced`: candidates whose memory was traced. `untried`: candidates that would be faster but do not fit by their
-    estimate; they were not traced, since the number of traces is limited."""
+    `num_traced`: number of candidates whose memory was traced. `untried`: candidates that would be faster but do not
+    fit by their estimate; they were not traced, since the number of traces is limited."""
 
     reason: str
     candidates: tuple[CandidatePlan, ...]
