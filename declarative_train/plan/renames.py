@@ -2,9 +2,10 @@
 
 An entry is `old: new`. `old` is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot
 matches at any depth, one with a dot from the start of the name; the rest of the name after the match is kept. `*` in
-`new` is replaced by what `*` in `old` matched. Tensors that differ only in the words of `{query,key,value}` are joined
-by rows in this order, unless `new` has as many words. First the longest matching beginning is applied, then all
-selectors in the order of the recipe."""
+`new` is replaced by the text that `*` in `old` matched. Tensors whose names differ only in the words of
+`{query,key,value}` are joined by rows in the order of the words, unless `new` has as many words, one for each tensor.
+For each name, the longest beginning that matches is replaced first; then all selectors are applied in the order of the
+recipe."""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
-    """Return {old name: new name, or None for dropped tensors} of an entry of `model.weights`."""
+    """Return {old name: new name, or None to drop the tensor} of an entry of `model.weights`."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 
 class _Selector(NamedTuple):
-    """Compiled selector and the new name, `into`. `words`: the words in its braces, whose tensors are joined unless
-    `into` has as many words."""
+    """Compiled entry of `rename` whose key is a selector. `form`: the regular expression for names in the file.
+    `words`: the words in the key's braces. `into`: the new name, split into tokens. `into_words`: the words in the
+    braces of the new name; without them, the tensors for `words` are joined."""
 
     form: re.Pattern[str]
     words: tuple[str, ...]
@@ -47,7 +49,7 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
-        """Return the new name of a tensor. `found`: the match of its old name."""
+        """Return the new name of a tensor. `found`: the match of its old name with `form`."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0
@@ -60,8 +62,8 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Compile the entry `key: into` of `rename`; return None if its key is only the beginning of a name. Raises
-    ValueError with the reason for bad syntax."""
+    """Compile the entry `key: into` of `rename`; return None if its key is not a selector but the beginning of a name.
+    Raises ValueError with the reason for bad syntax."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
@@ -105,7 +107,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first entry with a syntax error; None if there is none."""
+    """Return (problem, hint) for the first entry of `rename` with bad syntax; None if there is none."""
     for key, into in rename.items():
         try:
             _selector(key, into)
@@ -115,8 +117,8 @@ def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | Non
 
 
 class _Renaming(NamedTuple):
-    """Result of `rename` for one tensor. `new`: its new name, None if it is dropped. `keys`: the entries of `rename`
-    that matched. `words`: (key, index of the word that matched) for each of these entries that joins tensors."""
+    """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the entries that
+    matched its name. `words`: (key, index of the word that matched) for each of these entries that joins tensors."""
 
     new: str | None
     keys: tuple[str, ...]
@@ -124,8 +126,7 @@ class _Renaming(NamedTuple):
 
 
 def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
-    """Return {name in the file: its renaming} for each of the names `found`. The longest matching beginning is applied
-    first, then each selector in order, to the result of the previous one."""
+    """Return {name in the file: its _Renaming} for the names `found` in a file."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
     return {name: _rename_one(name, rename, beginnings, selectors) for name in found}
@@ -160,8 +161,8 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Return the items of `found` under the new names of their keys, without dropped ones. `found`: anything by the
-    names of a file's tensors. `rename` must not join tensors."""
+    """Return the items of `found`, a dict by the names of a file's tensors, under the tensors' new names. Items of
+    dropped tensors are left out. `rename` must not join tensors."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
@@ -174,8 +175,8 @@ def joins(rename: Mapping[str, str | None]) -> str | None:
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return {new name: the tensors of the file that form it}. Several tensors under one name are in the order of the
-    words in the key of `rename`. `found`: shapes of the file's tensors."""
+    """Return {new name: the tensors of the file that form it}. Tensors that are joined are in the order of the words in
+    the key of `rename`. `found`: shapes of the file's tensors."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
@@ -189,8 +190,8 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({joined tensor: shape}, None), or ({}, (problem, hint)) if tensors to be joined differ in more than the
-    number of rows. `made`: {joined tensor: tensors of the file that form it}. `found`: shapes of the file's tensors."""
+    """Return ({joined tensor: shape}, None), or ({}, (problem, hint)) if tensors to be joined differ in other
+    dimensions than the number of rows. `made`: {joined tensor: its parts}. `found`: shapes of the file's tensors."""
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
@@ -204,9 +205,9 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({new name: shape}, None) for the tensors of a file, or ({}, (problem, hint)) if an entry of `rename` is
-    wrong for it. `found`: shapes by the names in the file. `is_run`: the file is a checkpoint of a run, whose tensors
-    cannot be joined, since they are read where they are."""
+    """Return ({new name: shape}, None) for the tensors of a file, or ({}, (problem, hint)) if the file's tensors cannot
+    be renamed so. `found`: shapes by the names in the file. `is_run`: the file is a checkpoint of a run; its tensors
+    cannot be joined, since ranks read them directly from the checkpoint."""
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
@@ -221,7 +222,7 @@ def idle_renames(
     recipe: Recipe, weights: Weights, rename: Mapping[str, str | None], found: Iterable[str]
 ) -> list[Diagnostic]:
     """Return an error for each entry of `rename` that matches no tensor of the file. `weights`: the entry of
-    `model.weights` with this file. `found`: the names in the file."""
+    `model.weights` that names the file. `found`: the names in the file."""
     names = list(found)
     return [
         rename_matches_nothing(
@@ -235,8 +236,8 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return, for the weights of `node`, the places where the recipe sets an entry of `rename` from its base to
-    null."""
+    """Return the places at which the recipe removes (sets to null) an entry of `rename` that its base has, for the
+    weights of `node`."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
@@ -250,7 +251,7 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
     """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost;
-    otherwise None. `found`: the names in the file. Tensors that one entry joins may have the same name."""
+    otherwise None. Tensors that one entry joins may have the same name. `found`: the names in the file."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

@@ -1,8 +1,8 @@
-"""Rules for resuming from a checkpoint with a changed recipe: a changed key is free, warned or refused.
+"""Rules for resuming from a checkpoint with a changed recipe: a change of a key is free, warned or refused.
 
-free     the steps compute the same numbers, or only the number of steps changes
-warned   later steps compute other numbers, as intended; both values are reported
-refused  the checkpoint would belong to another run; the reason and both values are reported"""
+free the steps compute the same numbers, or only the number of steps changes warned later steps compute other numbers,
+as intended; both values are reported refused the checkpoint would belong to another run; the reason and both values are
+reported"""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Rule for `keys` of the recipe and everything below them. `*` in a key stands for any name. `why`: the reason."""
+    """Rule for changes of the `keys` of a recipe and of all keys below them. `*` in a key stands for any name.
+    `freedom`: free, warned or refused. `why`: the reason."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -108,8 +109,8 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
-    """Return (compiled pattern, rule) for each key of the rules. `*` also matches dots, since names of parameters have
-    them (`hidden.weight`)."""
+    """Return (compiled pattern, rule) for each key in RESUME_RULES. `*` in a key also matches dots, since parameters
+    have dots in their names (`hidden.weight`)."""
     found = []
     for rule in RESUME_RULES:
         for key in rule.keys:
@@ -118,7 +119,7 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a changed key, spelled as in `difference.changes`."""
+    """Return the rule for a changed key. `key`: as in the result of `difference.changes`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key
@@ -127,7 +128,7 @@ def rule_of(key: str) -> ResumeRule:
 
 @dataclass(frozen=True, slots=True)
 class ResumeVerdict:
-    """Sentences about changes since a checkpoint, in one group for each kind of rule (free, warned, refused)."""
+    """Changes since a checkpoint, as sentences, grouped by the kind of their rule."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -135,8 +136,8 @@ class ResumeVerdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
-    """Compare the plan of a checkpoint, saved after step `step`, with the current plan, and return which changes are
-    free, warned and refused."""
+    """Return which changes from the plan of a checkpoint to the current plan are free, warned and refused. `step`: the
+    step after which the checkpoint was saved."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)
@@ -151,8 +152,8 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """Return a warning if a longer or shorter run changes the learning rates of the remaining steps, because the
-    schedule is given in parts of the run; otherwise None."""
+    """Return a warning if the learning rates of the remaining steps differ between the two plans, because schedules
+    depend on the length of the run; otherwise None."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -169,7 +170,7 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """Return the factor of the lr schedule for the step after step `at`; after the end of the run, that of the last
-    step."""
+    """Return the factor of the lr schedule for the step after step `at`; after the end of the run, the factor of its
+    last step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

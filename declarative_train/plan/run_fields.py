@@ -1,7 +1,7 @@
-"""Statistics of fields (mean, vocabulary, columns) that come from earlier runs, whose checkpoints `model.weights`
-names.
+"""Statistics of fields (mean, vocabulary, columns) that are taken over from earlier runs: those whose checkpoints
+`model.weights` names.
 
-A checkpoint contains the plan of its run, and with it how each field was read."""
+A checkpoint contains the plan of its run, which says how each field was read."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Read = Callable[[str], bytes]
 
 
 class _CheckpointFields(NamedTuple):
-    """Fields of an earlier run, read from its checkpoint of step `step`."""
+    """Fields of an earlier run, from the plan in its checkpoint. `step`: the step of the checkpoint."""
 
     step: int
     fields: Mapping[str, FieldSpec]
 
 
 def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
-    """Return ({field: statistics of an earlier run}, errors). A run that cannot be read (missing, or remote with
-    `offline`) has no error here: `plan_weights` or the start of the run reports it."""
+    """Return ({field: its statistics in an earlier run}, errors). A run whose checkpoint cannot be read is skipped:
+    `plan_weights` or the start of the run reports it. `offline`: do not read from other machines."""
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []
     for weights in recipe.model.weights:
@@ -68,14 +68,14 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
 
 
 def _counts(recipe: Recipe, name: str) -> bool:
-    """Return whether a field has statistics that are computed from the training rows."""
+    """Return whether a field has statistics that would be computed from the training rows."""
     field = recipe.data.fields.get(name)
     return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields in the checkpoint at a path; without a plan in it, no fields; None if there is no usable
-    checkpoint, or with `offline` if it is on another machine. Raises ValueError if the plan in it was changed."""
+    """Return the fields in the checkpoint at `path`, none if there is no plan in it. Return None if there is no usable
+    checkpoint, or if it is on another machine and `offline` is true. Raises ValueError if the plan was changed."""
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
@@ -109,9 +109,9 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the fields with which the loaded parameters were trained: the fields that they read and the targets of
-    their outputs. For the weights of one node: all fields on the way to it, and the targets of losses that read the
-    node's output directly."""
+    """Return the fields that the loaded weights were trained with, because their statistics must not change. For the
+    weights of the whole model, these are all fields; for those of one node, the fields from which the node's inputs are
+    computed, and the targets of the losses on its output if no further parameters are between the node and the loss."""
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
@@ -127,14 +127,13 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
 
 
 def _overlaps(path: str, node: str) -> bool:
-    """Return whether two dotted paths are equal, or one is below the other (`a.b` is below `a`)."""
+    """Return whether two dotted paths are equal or one contains the other (`a` contains `a.b`)."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return the names of the nodes whose output comes from the nodes `names` without further parameters: `names`
-    themselves, nodes without parameters that read one of them or of these nodes, and `reuse` nodes that call one of
-    them."""
+    """Return the nodes whose parameters are all among those of the nodes `names`: `names` themselves, nodes that call
+    one of them again (`reuse`), and nodes without parameters that read one of these."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

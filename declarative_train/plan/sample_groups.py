@@ -1,5 +1,5 @@
-"""Checks of nodes and losses that compute with several samples at once (batch norm, contrastive losses): their groups
-of samples (`over`) must divide the batch and give more than one value per statistic."""
+"""Checks of nodes and losses that compute with several samples at once (batch norm, contrastive losses). Their groups
+of samples (`over`) must divide the batch, and each statistic needs more than one value."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """Node or loss that computes with several samples at once, for the checks of its groups. `over`: its groups in the
-    recipe (`8 samples`, `microbatch`); `span`: the place of `over`, or of the node or loss if `over` is not written.
-    `in_model`: it is a node, which in `dp` sees only the samples of its model copy; a loss sees those of all copies.
-    `values`: the number of values of one sample in each statistic."""
+    """Node or loss that computes with several samples at once. `over`: its groups of samples, as in the recipe (`8
+    samples`, `microbatch`). `span`: the place of `over`, or of the node or loss if `over` is not written. `in_model`:
+    it is a node, which in mode `dp` sees only the samples of its model copy; a loss sees the samples of all copies.
+    `values`: how many values of each sample are in one statistic."""
 
     name: str
     over: str
@@ -42,7 +42,7 @@ class Mixer:
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
-    """Report groups of samples that do not fit the batch or the layout."""
+    """Report groups of samples that do not fit the batch or the layout, and groups of one sample."""
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     if batch.microbatch_size % 2:
@@ -79,13 +79,14 @@ def _size(mixer: Mixer, batch: BatchSpec) -> int:
 
 
 def num_slices(batch: BatchSpec) -> int:
-    """Return the number of microbatches (separate forwards) of a global batch, over all ranks."""
+    """Return the number of forwards in which a global batch is computed: the microbatches of all ranks."""
     return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether groups of `size` samples fit the batch: a rank's microbatch has whole groups, or a group has whole
-    microbatches. (data/spec.py defines the rows of each rank.)"""
+    """Return whether groups of `size` samples fit the batch: a microbatch is divided into whole groups, or a group
+    consists of whole microbatches of ranks that divide the data-parallel ranks. (data/spec.py defines the rows of each
+    rank.)"""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -93,7 +94,8 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the next smaller and the next larger group size for which `fits` is true."""
+    """Return the nearest group sizes that fit the batch: the next smaller one and the next larger one, if they
+    exist."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
@@ -115,8 +117,7 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report nodes that draw random numbers if the layout splits a batch: the numbers that they draw then depend on the
-    layout."""
+    """Report nodes that draw random numbers, if the layout splits a batch: the numbers then depend on the layout."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []

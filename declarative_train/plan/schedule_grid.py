@@ -1,9 +1,9 @@
 """Grid of a pipeline schedule: the action of each rank at each time.
 
 torch decides the order of each rank's actions: its schedule classes are built with stub stages, without process group
-and device. An action is `0F1`: stage 0, forward of microbatch 1. B is a backward; I and W are its halves (gradients of
-inputs, of weights); `0F3+3B1` are two actions at the same time. Each action takes one unit of time and starts when
-everything that it waits for is done, so the empty cells are the pipeline bubble."""
+and device. An action is written as `0F1`: stage 0, forward of microbatch 1. B is a backward; I and W are its halves
+(gradients of inputs, gradients of weights). `0F3+3B1` are two actions at the same time. Every action takes one unit of
+time and starts as soon as its inputs exist, so the empty cells of the grid are the pipeline bubble."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Grid = tuple[tuple[str, ...], ...]
 
 
 def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int) -> Grid:
-    """Return the grid of a schedule with these numbers of ranks, stages and microbatches: `grid[rank][time]` is an
-    action, or "" if the rank is idle; all rows have the same length."""
+    """Return the grid of a schedule: `grid[rank][time]` is an action, or "" if the rank is idle. All rows have the same
+    length."""
     if schedule.torch_class == "Schedule1F1B":
         orders = [_one_f_one_b(rank, num_stages, num_microbatches) for rank in range(num_ranks)]
     else:
@@ -30,14 +30,14 @@ def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, n
 
 
 def bubble(grid: Grid) -> float:
-    """Return the share (0 to 1) of the cells of a grid in which a rank is idle."""
+    """Return the pipeline bubble: the share (0 to 1) of the cells of a grid in which a rank is idle."""
     cells = [cell for row in grid for cell in row]
     return sum(not cell for cell in cells) / len(cells) if cells else 0.0
 
 
 def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """Return the actions of a rank in the order of `Schedule1F1B._step_microbatches`. (torch 2.13 also has a table for
-    this schedule, but it is shifted by a microbatch on every rank except the first.)"""
+    """Return a rank's actions in the schedule 1F1B, in the order of torch's `Schedule1F1B._step_microbatches`. (torch
+    2.13 also has a table for this schedule, but it is shifted by a microbatch on every rank except the first.)"""
     warm_up = min(num_microbatches, num_stages - rank)
     forward = [f"{rank}F{number}" for number in range(num_microbatches)]
     backward = [f"{rank}B{number}" for number in range(num_microbatches)]
@@ -60,8 +60,8 @@ def _torch_orders(
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """Return an object with the attributes of a pipeline stage that the constructors of torch's schedules read. It
-    claims to be on rank 0; any rank would do, since every schedule object has the orders of all ranks."""
+    """Return an object that the constructors of torch's schedules accept as a pipeline stage. It has rank 0; any rank
+    would do, since every schedule object has the orders of all ranks."""
     from torch import nn
 
     return SimpleNamespace(
@@ -77,7 +77,7 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Do nothing. (A schedule runs backwards only if it has a loss function.)"""
+    """Do nothing: the loss function of a schedule. (torch plans backwards only for a schedule with a loss function.)"""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:
@@ -100,8 +100,8 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Return the grid for the orders of all ranks: at each time, a rank starts its next action if the results that the
-    action needs exist. `orders`: the actions of each rank."""
+    """Return the grid for the orders of all ranks. At each time, a rank starts its next action if the inputs of the
+    action exist. `orders`: the actions of each rank."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

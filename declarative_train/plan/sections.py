@@ -1,5 +1,5 @@
-"""Conversion of the recipe's sections training, evaluation, checkpoint, logging and objective to the form of a plan:
-components as plain data, durations in steps."""
+"""Conversion of the recipe's sections training, evaluation, checkpoint, logging and objective to the classes of the
+plan: components become plain data, durations become steps."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return {metric: conversion to the unit of its target's columns}. The conversion's shape is that of one row of the
-    field, even if a sample is a window of rows."""
+    """Return {metric: conversion to the unit of its target's columns}. `units`: {metric: (field, its unit)}. The shape
+    in the result is that of one row of the field, even if a sample is a window of several rows."""
     fields = {field.name: field for field in data.fields}
     found = {}
     for metric, (name, unit) in units.items():
@@ -46,8 +46,8 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Return the losses (`terms`) and metrics (`measures`) in the form of a plan. `sources`: {name of a tensor in the
-    recipe: its name in the batch or among the model's outputs}. `units`: the result of `plan_units`."""
+    """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: {name of a tensor in the recipe: its
+    name in the batch or among the model's outputs}. `units`: the result of `plan_units`."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]
@@ -118,7 +118,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
 
 
 def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> EvaluationPlan | None:
-    """Return the plan of the evaluations, or None if the recipe has no set to evaluate."""
+    """Return the plan of the evaluations, or None if the recipe has nothing to evaluate."""
     evaluation = recipe.evaluation
     sets = list_evaluated_sets(recipe.data.split, evaluation)
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)

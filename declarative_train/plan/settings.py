@@ -1,7 +1,7 @@
 """Settings of a recipe by dotted path, as in `--set`, and the choice of those that distinguish runs.
 
-A run's name, the columns of `dtrain runs` and the hyper-parameters in TensorBoard show the few settings that differ
-between runs, the most important first, under short names."""
+A run's name, the columns of `dtrain runs` and the hyper-parameters in TensorBoard show only the settings that differ
+between runs: the most important first, and with short names."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """Return a sort key for the setting at the dotted path `key`; the most important setting sorts first."""
+    """Return a sort key for the dotted path `key` of a setting: the more important the setting, the smaller the sort
+    key."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key
@@ -70,13 +71,14 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def telling(keys: Iterable[str]) -> list[str]:
-    """Return the keys that may distinguish runs (not logging, for example), the most important first."""
+    """Return those of the settings `keys` that can distinguish runs (not logging, for example), the most important
+    first."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys whose values differ between runs, the most important first. A key is left out if an earlier key
-    has the same values in every run, as the width of a node that is set by a var."""
+    """Return the settings that differ between runs, the most important first. A setting is left out if a more important
+    one has the same values in every run: for example the width of a node, if a var sets it."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in telling({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
@@ -90,7 +92,7 @@ def _word(value: object) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return {key: its shortest unambiguous ending}; for `parallelism`, the name is "mode"."""
+    """Return {key: its shortest ending that no other key has}. The name of `parallelism` is "mode"."""
     names = {}
     left = list(dict.fromkeys(keys))
     parts = {key: ["mode"] if key == "parallelism" else _parts(key) for key in left}
@@ -123,9 +125,9 @@ def format_value(value: object) -> str:
 
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
-    """Return the part of a run's name after the time: the mode, the settings from the command line or a sweep
-    (`asked`), and other settings that differ from those of sibling runs (`others`). All characters are safe in file
-    names and shells."""
+    """Return the second part of a run's name, after the time: the mode and the most important settings, as text that is
+    safe in file names and shells. `asked`: settings from the command line or a sweep. `others`: further settings that
+    differ between the runs of a sweep."""
     found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
     names = short_names(found)
@@ -138,14 +140,15 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
 
 
 def safe(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Return a text with unsafe characters for file names and shells replaced, cut to `longest` characters."""
+    """Return a text that is safe in file names and shells: the part after the last "/", with other characters replaced
+    by "_", cut to `longest` characters."""
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 
 
 def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Return the settings that a plan's `--set` options (`overrides`) set, with their values from `settings`. An option
-    that sets a mapping sets every setting below it."""
+    """Return {setting: value} for the settings that `--set` options changed. `overrides`: the options. `settings`: all
+    settings of the plan. An option that sets a mapping sets every setting below it."""
     found: dict[str, object] = {}
     for option in overrides:
         key = option.removeprefix("--set ").partition("=")[0].strip().replace('"', "").replace("'", "")

@@ -22,13 +22,13 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard.
+    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters.
 
-    `opened`: the model's graph after `open_blocks`, whose blocks are the units. The nodes before the first unit (an
-    embedding) are one group, freed after use. The nodes after the last unit (a norm and a head) are another group,
-    which stays gathered, because the backward begins with it. All other parameters belong to the root module and stay
-    gathered: those of nodes between units, and those that are tied or called again. In a pipeline, everything on a
-    stage stays gathered for the step."""
+    `opened`: the model's graph after `open_blocks`, with a node for each unit. Each unit is gathered as a group. The
+    nodes before the first unit (an embedding) are one more group, which is freed after use. The nodes after the last
+    unit (a norm and a head) are another group, which stays gathered, because the backward begins with it. All other
+    parameters stay gathered: those of nodes between units, and those that are tied or used several times. In a
+    pipeline, there are no such groups before and after the units, and everything stays gathered for the step."""
     if reshard is None:
         return None
     everything = tuple(parameters)
@@ -52,7 +52,7 @@ def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (nodes with parameters before the first unit, nodes with parameters after the last unit). `names`: all
-    nodes in order. `held`: the nodes with parameters."""
+    nodes in order. `held`: those with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()
@@ -61,7 +61,6 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """Return the node of `names` to which a parameter belongs: the longest one with which the parameter's name
-    begins."""
+    """Return the node in `names` that contains a parameter: the longest path with which the parameter's name begins."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

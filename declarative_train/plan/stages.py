@@ -39,8 +39,7 @@ BYTES_OF |= dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 @dataclass(frozen=True, slots=True)
 class PlacementInput:
-    """Input of the division of a model into pipeline stages. `num_microbatches`: microbatches of a whole optimizer
-    step."""
+    """Model to be divided into pipeline stages. `num_microbatches`: microbatches of a whole optimizer step."""
 
     recipe: Recipe
     lowered: Lowered
@@ -51,7 +50,8 @@ class PlacementInput:
 def pipeline_of(
     site: PlacementInput, pipeline: PipelineAxis, layout: LayoutPlan
 ) -> tuple[PipelinePlan | None, list[Diagnostic]]:
-    """Return the pipeline of the plan, or None and errors if the model cannot be cut into stages."""
+    """Return (the stages and the schedule of the pipeline, diagnostics); the first is None if the model cannot be
+    cut."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
     stages, diagnostics = stages_of(site, pipeline, opened)
     if stages is None:
@@ -80,16 +80,16 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters are on a stage: those in `names`, and those that they call again. The dict is
-    an ordered set."""
+    """Return the nodes whose parameters a stage has: its own nodes `names`, and the nodes that these call again. The
+    dict is used as an ordered set."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
-    """Return the parameters that more than one stage has, in the order of the model. Tied parameters are one, under the
-    name of the parameter that they are tied to. `opened`: the model's graph after `open_blocks`, whose nodes the stages
-    name."""
+    """Return the parameters that several stages have, in the order of the model. Tied parameters count as one, with the
+    name of the parameter that they are tied to. `opened`: the model's graph after `open_blocks`. `stages`: the names of
+    each stage's nodes."""
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
@@ -101,7 +101,7 @@ def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stag
 
 
 def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
-    """Return the names of each stage's nodes, or None and errors if the model cannot be cut."""
+    """Return (the names of each stage's nodes, diagnostics); the first is None if the model cannot be cut."""
     stages, diagnostics = _stages(site, pipeline, opened)
     if stages is None:
         return None, diagnostics
@@ -110,15 +110,15 @@ def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tu
 
 
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
-    """Return, for each stage but the first, the number of elements per sample that it receives from the previous stage.
-    `pieces`: the graphs of all stages."""
+    """Return, for each stage except the first, the number of elements per sample that it receives from the previous
+    stage. `pieces`: the graphs of all stages."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return the dtypes of the values that each stage but the first receives: the compute dtype of `precision` for
-    floats; the dtype of the parameters if a loss or metric reads the value; integers keep their dtype. `pieces`: the
-    graphs of all stages."""
+    """Return, for each stage except the first, the dtypes of the values that it receives. Floats have the compute dtype
+    of `precision`, or the dtype of the parameters if a loss or metric reads the value; integers keep their dtype.
+    `pieces`: the graphs of all stages."""
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
     narrow = COMPUTE_DTYPES.get(precision, wide)
@@ -133,8 +133,8 @@ def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...
 
 
 def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
-    """Return, for each cut, the bytes per sample that are sent over it in the forward and in the backward. `pieces`:
-    the graphs of all stages."""
+    """Return, for each pair of neighbouring stages, the bytes per sample that are sent between them. `pieces`: the
+    graphs of all stages."""
     found = []
     for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
         specs = [piece.graph.inputs[name] for name in piece.wires_in]
@@ -157,7 +157,8 @@ def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tupl
 
 
 def _find_linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
-    """Return the pairs of nodes with a common parameter: it is tied, or one of the nodes calls the other again."""
+    """Return the pairs of nodes with a common parameter: a parameter of one is tied to one of the other, or one node
+    calls the other again."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
     pairs = [(_value_of_node(name, place), _value_of_node(source, place)) for name, source in ties]
@@ -171,8 +172,8 @@ def _with_parameters(site: PlacementInput, opened: Graph) -> list[str]:
 def _cut_by_names(
     site: PlacementInput, cut_before: Sequence[str], opened: Graph
 ) -> tuple[Stages | None, list[Diagnostic]]:
-    """Return (names of the nodes of each stage, errors); None in place of the names if a cut is wrong. Each node in
-    `cut_before` begins a stage; the name of a `repeat` or a block stands for its first node."""
+    """Return (names of the nodes of each stage, errors); the first is None if a cut is wrong. Each node in `cut_before`
+    begins a stage; the name of a `repeat` or a block means its first node."""
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
     for position, name in enumerate(cut_before):
@@ -195,8 +196,8 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report nodes and parameters that stages cannot share, and nodes that a schedule with a split backward cannot
-    run."""
+    """Report nodes and parameters that two stages use but cannot share, and nodes that a schedule with a split backward
+    cannot run."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]
@@ -215,8 +216,8 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Return whether a node runs twice within one stage. `place`: {node: its stage}. (If another stage calls it again,
-    that stage has a copy of it.)"""
+    """Return whether a node's module runs twice within one stage. `place`: {node: its stage}. (A module that runs in
+    two stages is copied, so it runs once in each.)"""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
@@ -225,7 +226,7 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value in `place` of the node that contains a parameter. `place`: {path of a node: value}."""
+    """Return the value in `place` of the node that contains a parameter. `place`: {path of a node: any value}."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)
@@ -251,6 +252,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe where stage `stage` begins; with automatic cuts, the place of the nearest
+    """Return the place in the recipe of the cut before stage `stage`; with automatic cuts, the place of the nearest
     enclosing key that is written."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

@@ -1,5 +1,5 @@
-"""Number formats of frozen weights that are stored in fewer bits (`storage` in `model.parameters`): the choice, and
-errors for weights that cannot be stored so."""
+"""Storage of frozen weights in fewer bits (`storage` in `model.parameters`): the number format of each weight, and
+errors for weights that cannot be stored in it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Return the number format in which a parameter is stored; None for full precision. `tables`: the weights that can
-    be stored in fewer bits, those of linear maps and embeddings."""
+    """Return the number format in which a parameter is stored; None for full precision. `found`: the parameter's
+    settings. `tables`: the weights that can be stored in fewer bits (those of linear maps and embeddings)."""
     return found.storage if name in tables else None
 
 

@@ -1,7 +1,8 @@
 """Graph that computes selected outputs of a plan from fields, and nothing else.
 
-A plan has two graphs: the nodes that are computed from fields alone, and the model. Here they are joined, and nodes
-that no requested output needs are removed. A target is an input of the result only if a requested output reads it."""
+A plan has two graphs: one for the values that are computed from fields alone, and the model. This module joins them and
+removes the nodes on which no requested output depends. A target is an input of the result only if a requested output
+reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnknownOutputError(Exception):
-    """Error: a requested output is not a node of the model. `known`: the names that exist."""
+    """Error: a requested output is not in the model. `known`: the names that exist."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         self.name, self.known, self.reason = name, tuple(known), reason
@@ -25,7 +26,8 @@ class UnknownOutputError(Exception):
 
 
 def whole_graph(plan: Plan) -> Graph:
-    """Return one graph from the fields to all values that losses and metrics read. Names are those in the plan."""
+    """Return one graph from the fields to all values that losses and metrics read. Names are the same as in the
+    plan."""
     batch_graph, graph = plan.batch_graph, plan.graph
     made = dict(batch_graph.outputs)
     nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
@@ -38,7 +40,7 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
 
 
 def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
-    """Return the graph that computes only `outputs`, in this order. An output is a name that losses or metrics read, a
+    """Return the graph that computes only `outputs`, in this order. An output is a value that losses or metrics read, a
     node (`encoder`; `lstm.hidden` for an output other than the first), or a node in a block (`gpt.layers.0.attn`).
     Raises UnknownOutputError."""
     graph = whole_graph(plan)
@@ -77,7 +79,7 @@ def _why_not(graph: Graph, name: str) -> str:
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """Return the nodes on which the given edges depend, and the nodes that these call again."""
+    """Return the names of the nodes on which the edges depend. If a node calls another again, it depends on it."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
@@ -94,7 +96,7 @@ def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
 
 
 def nodes_of(plan: Plan) -> list[str]:
-    """Return the names that `prune` accepts as outputs, in the recipe's order; nodes inside blocks are last."""
+    """Return the names that `prune` accepts, in the order of the graph, followed by the nodes inside blocks."""
     graph = whole_graph(plan)
     outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
     return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]

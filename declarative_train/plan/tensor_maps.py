@@ -1,7 +1,7 @@
-"""Tensor maps: they translate the names of parameters to the names of tensors in published files. The tensors are
-compared with the parameters by file headers alone.
+"""Tensor maps: from the parameters of a model to the tensors of a published file that fill them. Only the header of a
+file is needed to compare its tensors with the parameters.
 
-A parameter is filled by one tensor, or by several stacked as rows, which may be transposed. Each rank reads only its
+A parameter is filled by one tensor or by several, stacked as rows; tensors may be transposed. Each rank reads only its
 part of the file."""
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def find_blocks(scope: Scope) -> Iterator[tuple[BlockNode, Published]]:
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
-    """Return the nodes of the model whose weights can come from a published model, with their params and the model's
-    config."""
+    """Return a PublishedPlan for each block of the model whose weights can come from a published model."""
     return tuple(
         PublishedPlan(
             node.path,
@@ -56,15 +55,15 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def respelt(tensors: TensorMapPlan, name: str) -> str:
-    """Return the current spelling of a tensor's name from an old file."""
+    """Return the current name of a tensor that may have an old name in the file (see `TensorMapPlan.respelt`)."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
     """Return the tensors of a file that fill a parameter; () if published models do not have the parameter. `stored`:
-    the names in the file, or None if unknown. If none of them begins with the map's prefix, the names in the result
-    have no prefix either."""
+    the names in the file; None if unknown. If none of these names begins with the map's prefix, the result has no
+    prefix either."""
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -93,7 +92,7 @@ def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
 
 
 def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None:
-    """Return the shape of the parameter that `parts`, tensors of a file, form together; None if they do not fit
+    """Return the shape of the parameter that the tensors `parts` of a file form together; None if they do not fit
     together. `found`: shapes of the file's tensors."""
     parts = list(parts)
     shapes = [shape_of_part(part, found[part.name]) for part in parts]
@@ -106,15 +105,15 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape of parameter `name`, given the `shape` that its tensors in the file give it: with more rows if
-    the map says that the parameter has more (added tokens), otherwise `shape` unchanged."""
+    """Return the shape that the parameter `name` has when its tensors in the file give it `shape`. It has more rows if
+    tokens were added to the model (`TensorMapPlan.grown`); otherwise it is `shape`."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a part has in the parameter, given the `shape` of its tensor in the file; () if such a
-    tensor cannot be this part."""
+    """Return the shape that a part has within its parameter. `shape`: the shape of the tensor in the file. Return () if
+    a tensor of this shape cannot be the part."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()
@@ -124,8 +123,8 @@ def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """Return a shape without its first `ones` dimensions, which must have size 1 (otherwise ()). If `ones` is negative,
-    dimensions of size 1 are added."""
+    """Return a shape without its first `ones` dimensions, or () if one of these has another size than 1. If `ones` is
+    negative, return the shape with as many dimensions of size 1 in front."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -134,9 +133,9 @@ def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
 def check_published(
     held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if tensors of a published file are missing, unexpected or of another shape; None if
-    everything fits. `held`: the tensors of the model; `found`: shapes in the file. `whole` False: `held` is only part
-    of the model, so unexpected tensors may belong to other ranks."""
+    """Return (problem, hint) if tensors of a published file are missing, unexpected or of the wrong shape; None if
+    everything fits. `held`: the tensors of the model. `found`: shapes in the file. `whole`: False if `held` is only a
+    part of the model; then unexpected tensors of the file are no problem, since they may belong to other ranks."""
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
@@ -180,8 +179,9 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if tensors are missing or of another shape, for a file that fills only the parameters that
-    the map names; None if everything fits. `held`: shapes of the parameters; `found`: shapes in the file."""
+    """Return (problem, hint) if tensors are missing in the file or have the wrong shape; None if everything fits. Only
+    the parameters in the map's `entries` are compared. `held`: shapes of the parameters. `found`: shapes in the file.
+    """
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
@@ -197,7 +197,7 @@ def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
-    """Return whether the map knows that a tensor of the file is not a parameter."""
+    """Return whether a tensor of the file is known not to be a parameter (`TensorMapPlan.ignored`)."""
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     return any(fnmatchcase(name, each) for each in ignored)
 
@@ -207,8 +207,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first of the selectors of `exclude` that matches none of the parameters `names`;
-    None if all match."""
+    """Return (problem, hint) for the first selector in `exclude` that matches no parameter; None if each matches one.
+    `selectors`: the selectors in `exclude`. `names`: the parameters."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
@@ -220,9 +220,9 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the names of the parameters of output layers of which the file has nothing; they keep random initial
-    values. `held`: the tensors of the model. `found`: shapes in the file. Parameters that the plan's `exclude` selects
-    are left out."""
+    """Return the names of the parameters that keep random initial values: those of output layers that the file lacks
+    completely. Parameters that the plan's `exclude` selects are left out. `held`: the tensors of the model. `found`:
+    shapes in the file."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [
@@ -232,9 +232,9 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the parameters of those output layers of which the file has nothing. (If a file has only some parameters
-    of an output layer, the missing ones are an error.) `below`: shapes of the parameters; `aliases`: for each
-    parameter, all its names; `found`: shapes in the file."""
+    """Return the parameters of output layers that the file lacks completely. (If the file has some of the parameters of
+    an output layer, missing ones are an error.) `below`: shapes of the parameters. `aliases`: all names of each
+    parameter. `found`: shapes in the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -260,15 +260,15 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
 
 
 class ModelTensors(NamedTuple):
-    """Shapes of a model's parameters and buffers by name. `ties`: name of a tied tensor -> name of the tensor whose
-    storage it shares."""
+    """Shapes of the parameters and buffers of a model, by name. `ties`: {name of a tied tensor: first name of the same
+    tensor}."""
 
     shapes: Shapes
     ties: Mapping[str, str]
 
     @classmethod
     def by(cls, module: nn.Module) -> ModelTensors:
-        """Return the shapes and ties of a module."""
+        """Return the shapes and ties of a module's parameters and buffers."""
         from declarative_train.components.layers.modules.packed import as_computed
 
         named = as_computed(module)
@@ -280,8 +280,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return ({name: shape} of the parameters below a node, names of each of these parameters: several if it is tied).
-    All names are relative to the node; "" is the whole model."""
+    """Return ({name: shape} of the parameters below a node, and a list of all names of each of these parameters: a tied
+    one has several). Names are relative to the node; "" is the whole model."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

@@ -1,4 +1,4 @@
-"""Batch sizes and durations of a recipe: the BatchSpec, the length of the run, and durations in optimizer steps."""
+"""Batch sizes and durations of a run: the BatchSpec, the number of steps, and the conversion of durations to steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LEAST_STEPS, _VANISHES = 10, 1e-4
 
 @dataclass(slots=True)
 class Timing:
-    """Conversion of durations (`3 epochs`, `5%`) to optimizer steps. `tokens_per_sample`: None for samples that are not
-    texts."""
+    """Conversion of durations (`3 epochs`, `5%`) to optimizer steps, for a run of `num_steps` steps.
+    `tokens_per_sample`: None if samples are not texts. `diagnostics`: errors and warnings that the methods found."""
 
     recipe: Recipe
     batch: BatchSpec
@@ -53,8 +53,8 @@ class Timing:
         }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
-        """Return the interval at `path` (such as `evaluation.every`) in steps, None if it is not set; warn if it is
-        longer than the run."""
+        """Return the interval with the key `path` (such as `evaluation.every`) in steps; None if it is not set. Warn if
+        it is longer than the run."""
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
@@ -73,13 +73,15 @@ class Timing:
         return steps
 
     def decay(self, path: str, decay: float) -> float:
-        """Return `decay`, the decay of a moving average; warn if the average covers more than a third of the run."""
+        """Return `decay`, the decay of a moving average with the key `path`. Warn if the average covers more than a
+        third of the run."""
         if round(3 / (1 - decay)) > self.num_steps:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
 
     def resolve(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
-        """Return the lr schedule with its durations converted to steps; report those that are longer than the run."""
+        """Return the lr schedule with its durations converted to steps. Report durations that are longer than the
+        run."""
         try:
             found = schedule.resolve(self.steps)
             rising = 0.0 if warmup is None else self.exact_steps(warmup)
@@ -97,8 +99,8 @@ class Timing:
         return found
 
     def check_lr(self, schedule: LrSchedule, num_warmup_steps: int) -> None:
-        """Warn if a schedule, with its durations in steps, falls to almost zero before the middle of the run. Recipes
-        with plugins and very short runs are not checked."""
+        """Warn if a schedule falls to almost zero before the middle of the run. Recipes with plugins and very short
+        runs are not checked. `schedule`: its durations are in steps."""
         if self.recipe.plugins:  # whose factors may fail
             return
         middle = self.num_steps // 2
@@ -121,19 +123,19 @@ class Timing:
             return 1
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
-        """Return whether the recipe's check `longer-than-run` already covers a duration, because the run's length has
-        the same unit."""
+        """Return whether the check `longer-than-run` of the recipe already compares a duration with the length of the
+        run, because both have the same unit."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """Return whether the key at `path` is written in the recipe; a default value is not the user's mistake."""
+        """Return whether the recipe sets the key `path` itself (a default value is not the user's mistake)."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """Return (batch sizes of a run, or None if an epoch would have no step; diagnostics). Checks of the recipe have
-    already made sure that the sizes divide (R003, P001)."""
+    """Return (the batch sizes of a run, diagnostics); the first is None if an epoch would have no step. Checks of the
+    recipe (R003, P001) have already made sure that the global batch can be divided."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size

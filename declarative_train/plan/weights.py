@@ -1,6 +1,6 @@
-"""Initial values from files: local files are compared with the parameters that they fill, by names and shapes alone.
+"""Initial values from files: names and shapes in local files are compared with those of the parameters that they fill.
 
-Files on other machines are read when the run starts; the same comparison is made then, with the same messages."""
+Files on other machines are read when the run starts. The comparison is then the same, with the same messages."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def plan_weights(
 
 
 def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Report that the package safetensors is not installed, if one of the entries `given` of `model.weights` needs it.
-    Lint works without it, so otherwise only the run would fail."""
+    """Report that the package safetensors is not installed, if one of the entries `given` of `model.weights` needs it:
+    lint does not need the package, but the run does."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
         if weights.path.endswith((".safetensors", INDEX)):
@@ -123,9 +123,9 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run if `path` is a folder of runs, otherwise `path`. `local`: the same path on this
-    machine, None if it is elsewhere. The plan contains statistics of this run, so it must not load the weights of a
-    later run."""
+    """Return the path of the newest run in `path`, if that is a folder of runs; otherwise `path`. `local`: the same
+    path as a local path; None if it is on another machine. (The plan has statistics of this run, so it must not load
+    the weights of a later run.)"""
     if local is None or not os.path.isdir(local):
         return path
     try:
@@ -137,8 +137,8 @@ def _pin_run(path: str, local: str | None) -> str:
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """Return names and shapes of the tensors in a weights file or a run's folder, without reading values; None if only
-    the run can read them. Raises ValueError and OSError."""
+    """Return the shapes of the tensors in a weights file or in a run's folder, without reading values; None if the
+    shapes cannot be read before the run. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
     if path.endswith(INDEX):
@@ -148,8 +148,8 @@ def _shapes_in(path: str) -> Shapes | None:
 
 
 def files_of_index(path: str, index: object) -> dict[str, str]:
-    """Return {tensor: its file} from the `weight_map` of the index at `path`. Raises ValueError for a malformed
-    index."""
+    """Return {tensor: path of its file} from the content `index` of the index file at `path`. Raises ValueError if it
+    is malformed."""
     named = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
         raise ValueError("it has no `weight_map` from names to files")
@@ -158,8 +158,8 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
 
 
 def header_of(path: str) -> Header | None:
-    """Return names, shapes and dtypes of the tensors in a file; None if only the run can read it. Raises ValueError and
-    OSError."""
+    """Return the names, shapes and dtypes of the tensors in a weights file; None if they cannot be read before the run.
+    Raises ValueError and OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):
@@ -209,8 +209,8 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """Return the tensors of a file that torch saved, on the meta device; None if all of the file would have to be read
-    for that."""
+    """Return the tensors of a file that torch saved, as meta tensors; None for old or large files that would have to be
+    read completely. Raises ValueError if the file has something other than tensors."""
     import pickle
 
     import torch
@@ -240,8 +240,8 @@ def check_shapes(
     module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
     """Return (problem, hint) if names or shapes in a file do not fit the parameters below the plan's node; None if
-    every one gets a value. `found`: shapes in the file. `whole` False: `module` is part of the model, so names that it
-    lacks may belong to other ranks."""
+    every parameter gets a value. `found`: shapes in the file. `whole`: False if `module` is only a part of the model;
+    then names that it lacks are no problem, since they may belong to other ranks."""
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed
@@ -307,8 +307,9 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
 
 
 def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
-    """Return a suggested entry of `rename`, such as `{"encoder.": "vit."}`: from the names in the file (`unexpected`)
-    to the parameters without a value (`missing`), by the pair with the most equal parts at their end."""
+    """Return an entry of `rename` to suggest, such as `{"encoder.": "vit."}`. `unexpected`: names in the file.
+    `missing`: parameters without a value. The entry is made from the pair of names that have the most parts at their
+    end in common."""
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),
         key=lambda found: found[0],
