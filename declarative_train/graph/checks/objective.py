@@ -36,8 +36,8 @@ def target_among_inputs(
 def target_in_disguise(span: Span, field: str, column: str, target: str, how: str) -> Diagnostic:
     """target-in-disguise (O016)
 
-    Finds: a column that the model reads and that is the target in another form. Each of its values occurs with one class
-           only and each class with one value only; or the column is a multiple of the target plus a constant.
+    Finds: a column that the model reads and that is the target in another form. Each of its values occurs with only one
+           class, and each class with only one value; or the column is a multiple of the target plus a constant.
     Why:   such a column is usually filled in when the answer is known: a code of the class, the same price in another
            currency. The model learns to copy it, but new rows do not have it yet.
     Diff:
