@@ -39,7 +39,8 @@ from benchmarks.__main__ import execute
 from benchmarks.report import write_table
 
 NUM_TEXTS, LENGTH, TEXTS, SAMPLES = 160, 512, 8, 2  # texts of a step, or packed samples that have about as many tokens
-BUCKETS = [129, 257, 513]
+THREE = [129, 257, 513]
+EIGHT = [65, 129, 193, 257, 321, 385, 449, 513]
 MANY = 8000  # texts whose padding is counted: divisible by TEXTS
 TIMES = "times"  # a file: when each step of ours ended
 THEIRS: dict[str, dict[str, Any]] = {
@@ -50,7 +51,8 @@ THEIRS: dict[str, dict[str, Any]] = {
 }
 OURS = {  # of each, keys of the field and the batch size; a sample has one token more than the model reads
     "padded to 512": (f"length: {LENGTH + 1}", TEXTS),
-    "length buckets": (f"length: {{buckets: {BUCKETS}}}", TEXTS),
+    "3 length buckets": (f"length: {{buckets: {THREE}}}", TEXTS),
+    "8 length buckets": (f"length: {{buckets: {EIGHT}}}", TEXTS),
     "packed": (f"length: {LENGTH + 1}, pack: best_fit", SAMPLES),
 }
 RECIPE = """
@@ -260,15 +262,19 @@ def count_padding(num_texts: int) -> str:
     every = np.arange(num_texts)
     generator = torch.Generator().manual_seed(0)
     grouped = np.array(list(LengthGroupedSampler(TEXTS, lengths=sizes.tolist(), generator=generator)))
-    order = BucketOrder(
-        0,
-        np.searchsorted(BUCKETS, sizes).astype(np.uint8),
-        TEXTS,
-        lambda epoch, positions: sample_index(0, epoch, positions, num_texts),
-        shuffle=True,
-    )
     starts = range(0, num_texts, TEXTS)
-    ours = sum(TEXTS * (BUCKETS[order.level(0, start)] - 1) for start in starts)
+
+    def count_in(buckets: list[int]) -> int:
+        order = BucketOrder(
+            0,
+            np.searchsorted(buckets, sizes).astype(np.uint8),
+            TEXTS,
+            lambda epoch, positions: sample_index(0, epoch, positions, num_texts),
+            shuffle=True,
+        )
+        return sum(TEXTS * (buckets[order.level(0, start)] - 1) for start in starts)
+
+    three, eight = count_in(THREE), count_in(EIGHT)
     random, by_length = (
         sum(TEXTS * int(sizes[samples[start : start + TEXTS]].max()) for start in starts)
         for samples in (sample_index(0, 0, every, num_texts), grouped)
@@ -276,7 +282,8 @@ def count_padding(num_texts: int) -> str:
     tokens = int((sizes - 1).sum())
     return (
         f"Positions per token of {num_texts:,} such texts, counted without training: {random / tokens:.2f} padded by "
-        f"TRL, {by_length / tokens:.2f} with `group_by_length`, {ours / tokens:.2f} in length buckets."
+        f"TRL, {by_length / tokens:.2f} with `group_by_length`, {three / tokens:.2f} in 3 length buckets, "
+        f"{eight / tokens:.2f} in 8."
     )
 
 

@@ -51,7 +51,10 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
         rows = chosen.rows.at(np.arange(len(chosen.rows)))
         for field, (component, tokens) in table.fields.items():
             sizes = tokens.sizes[rows]
-            fill = float(np.minimum(sizes, component.longest).sum() / max(len(sizes) * component.longest, 1))
+            spaces = np.full(len(sizes), component.longest)
+            if component.buckets and chosen.levels is not None:
+                spaces = np.array(component.buckets)[chosen.levels]
+            fill = float(np.minimum(sizes, spaces).sum() / max(spaces.sum(), 1))
             found.append(_row(name, field, sizes, component.longest, len(sizes), fill))
     return found
 
@@ -59,7 +62,7 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
     """Return a row of the table of lengths. `name`: the set; `sizes`: tokens of each text; `length`: tokens of a sample
     (longer texts are cut, or divided if texts are packed); `samples`: number of samples; `fill`: fraction of their
-    positions that hold a token."""
+    positions that hold a token, where each sample with length buckets is as long as its bucket."""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])

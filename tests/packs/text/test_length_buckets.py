@@ -14,7 +14,9 @@ import pytest
 from declarative_train.data import build_spec
 from declarative_train.data.length_buckets import BucketCuts
 from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.tensor_sets import open_sets
+from declarative_train.packs.text.data_tables import lengths
 from declarative_train.packs.text.token_tables import TextRows
 from declarative_train.plan.plan import Plan
 from declarative_train.planner import compile as compile_plan
@@ -128,6 +130,17 @@ def test_batches_are_as_long_as_the_bucket_of_their_longest_text(directory: Path
         samples += batch.sample_ids.tolist()
     assert seen == set(BUCKETS)
     assert sorted(samples) == list(range(42))
+
+
+def test_the_data_are_shown_as_full_as_their_buckets(directory: Path) -> None:
+    plan = compiled(directory, RECIPE)
+    sets = prepare_sets(plan.data)
+    (table,) = lengths({"training": sets["training"]})
+    rows = {str(name): number for name, number in table.rows}
+    spaces = sum(length * count for length, count in zip(BUCKETS, plan.data.set("training").buckets, strict=True))
+    sizes = [len(json.loads(line)["text"]) for line in (directory / "texts.jsonl").read_text().splitlines()]
+    chosen = sets["training"].rows.at(np.arange(42))
+    assert rows["full"] == f"{sum(min(sizes[row], 33) for row in chosen.tolist()) / spaces:.1%}"
 
 
 @pytest.mark.parametrize("size", [2, 4])
