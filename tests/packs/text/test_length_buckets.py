@@ -177,8 +177,8 @@ def held_buffers(plan: Plan) -> list[tuple[int, int, int]]:
             engine.step(step, mine, num_rows=4, lr_factor=1.0, measure=False)
             everything = (each for each in gc.get_objects() if type(each).__name__ == "_RecvInfo")
             kept = [each.buffer for each in everything if each.buffer is not None and not each.buffer.is_meta]
-            sizes = (sum(each.numel() for each in tensors) for tensors in (engine.receiving, kept))
-            seen.append((mine[0].tensors["text"].shape[1], *sizes))
+            reported, held = (sum(each.numel() for each in tensors) for tensors in (engine.receiving, kept))
+            seen.append((mine[0].tensors["text"].shape[1], reported, held))
     return seen
 
 
