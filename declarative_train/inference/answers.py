@@ -1,5 +1,5 @@
-"""Predictions as named columns: class names and probabilities, numbers in the unit of the table, or outputs of graph
-nodes without a conversion.
+"""Predictions as named columns: class names and probabilities, numbers in the unit of the table, or unconverted outputs
+of graph nodes.
 
 In shapes, N is the number of rows and C the number of classes."""
 

@@ -33,7 +33,7 @@ from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.fields import RowConverter, columns_of_folder
-from declarative_train.inference.forward import batch_rows, device_for, drawing
+from declarative_train.inference.forward import batch_rows, device_for, find_random_nodes
 from declarative_train.inference.input import InputChunk, InputError
 from declarative_train.inference.ranks import run_ranks
 from declarative_train.inference.reading import STDIN, open_input, spool_stdin
@@ -41,7 +41,7 @@ from declarative_train.inference.report import Comparison, Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.sample_batches import PIECE_BATCHES
 from declarative_train.inference.trained import Trained, UsageError, check_source
-from declarative_train.inference.windows import part_of, table_of
+from declarative_train.inference.windows import make_field_reader, table_of
 from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.subgraph import whole_graph
 from declarative_train.run.evaluate import Evaluator
@@ -103,12 +103,12 @@ def evaluate(
     """Evaluate a trained model on new rows (`data`: paths as for `open_input`) or on a whole set of the run
     (`set_name`; default: the first set that the run evaluated).
 
-    `max_samples`: evaluate only the samples that the run evaluates with this value of `evaluation.max`. Without it, a
+    `max_samples`: evaluate at most this many samples of the set, chosen as by the run (`evaluation.max`). Without it, a
     notice says whether the run's own evaluations were limited. `num_worst`: number of worst samples in a report.
     `batch_size`: rows per batch; None: chosen by `batch_rows`. `device`: as for `device_for`. `ranks`: the number of
     processes that share the batches; the batches are the same for any number. `compare`: also fit simple models to the
-    training rows and evaluate them on the same rows, if a pack has simple models for this kind of data. Raises
-    UsageError, InputError, DataError and RunFailure."""
+    training rows and evaluate them on the same rows as the trained model, if a pack has simple models for this kind of
+    data. Raises UsageError, InputError, DataError and RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -172,7 +172,7 @@ def _evaluate_share(
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
         raise InputError(f"{title} has no row to evaluate")
-    drawn = drawing(plan.graph)  # draws in the batch graph depend only on the sample
+    drawn = find_random_nodes(plan.graph)  # draws in the batch graph depend only on the sample
     if drawn:
         notices.append(f"`{drawn[0]}` is random: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []
@@ -360,7 +360,7 @@ def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     def batches(first: int, num: int) -> Iterator[OriginBatch]:
         pieces = rows.pieces(fields.read_columns, PIECE_BATCHES * size)
         read = (rows.read_piece(piece, fields.read_columns) for piece in islice(pieces, first, None, num))
-        for chunk, values in chain.from_iterable(map(fields.of, read)):
+        for chunk, values in chain.from_iterable(map(fields.convert, read)):
             for begin in range(0, chunk.num_rows, size):
                 end = min(begin + size, chunk.num_rows)
                 tensors = {spec.name: _tensor(values[spec.name][begin:end], spec.tensor.dtype) for spec in specs}
@@ -389,7 +389,9 @@ def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     try:
         whole = {DATA: RowRange(0, table.num_rows)}
         cut = arrange_rows(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
-        parts = tuple(part_of(trained.fields[name], table, plan.data.window) for name in _fields_read(trained))
+        parts = tuple(
+            make_field_reader(trained.fields[name], table, plan.data.window) for name in _fields_read(trained)
+        )
         prepared = prepare(DATA, table, *cut, parts)
     except SourceError as error:
         raise InputError(str(error)) from None

@@ -60,9 +60,9 @@ class RowConverter:
     def chunks(self) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
         """Read all rows of the input and yield (chunk of rows, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(self.read_columns):
-            yield from self.of(chunk)
+            yield from self.convert(chunk)
 
-    def of(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
+    def convert(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
         """Convert the rows of one chunk and yield (chunk, values (N, ...) by field). The chunk must have been read with
         the columns `read_columns`. If there are image fields, the chunk is converted in smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
@@ -72,9 +72,10 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return new names for the columns `image` and `label` of a folder of class folders: {column: name of the run's
-    column}. That is the column which all fields of `type: image`, or of `type: category`, read in the run. If these
-    fields read several columns, `image` or `label` is left out."""
+    """Return {column of a folder of images: the run's name for this column}, for the columns `image` and `label` of a
+    folder that contains one folder for each class. The run's name for `image` is the column that its fields `type:
+    image` read; for `label`, the column that its fields `type: category` read. A column is left out if these fields
+    read several."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}
@@ -196,9 +197,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the run's source guaranteed that the values of the field's column number `at` are from 0 to n -
-        1. Return None if the field does not use this range, because it has a vocabulary or a stated number of
-        classes."""
+        """Return n if the run's source guaranteed that the values of the field's column number `at` are in 0..n-1.
+        Return None if the field does not use this range, because it has a vocabulary or a stated number of classes."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None

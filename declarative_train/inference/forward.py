@@ -1,5 +1,5 @@
-"""Forward of a trained model under the conditions of its training run: precision and random numbers; choice of device
-and batch size."""
+"""Forward of a trained model in the precision of its run, with reproducible random numbers; also the choice of the
+device and of the batch size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Forward:
         plan = trained.plan
         self.network = trained.network(outputs, device, keep_quantized=True)
         self.device = device
-        self.drawing = drawing(self.network.graph)
+        self.drawing = find_random_nodes(self.network.graph)
         self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}
         self._widens = plan.training.precision == "fp64"
         self._compute_dtype = compute_dtype(plan.training)
@@ -74,13 +74,13 @@ class Forward:
             torch.set_default_dtype(before)
 
 
-def drawing(graph: Graph, prefix: str = "") -> list[str]:
+def find_random_nodes(graph: Graph, prefix: str = "") -> list[str]:
     """Return the paths of the graph nodes that draw random numbers even in evaluation, which are expressions such as
     `randn_like(mu)`. `prefix`: path of the graph with a dot at the end, or ""."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
-            found += drawing(node.graph, f"{prefix}{node.name}.")
+            found += find_random_nodes(node.graph, f"{prefix}{node.name}.")
         elif node.expression is not None and parse(node.expression).is_random:
             found.append(f"{prefix}{node.name}")
     return found

@@ -1,6 +1,6 @@
 """Interface for reading new rows in pieces, each of which can be read by any process.
 
-One process lists the pieces, for which it reads as little of the files as possible. Each piece is read by the process
+One process lists the pieces, and reads as little of the files as possible for this. Each piece is read by the process
 that computes with it. So each rank of a prediction reads only its own rows, in the same pieces as a single process."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def slices(num_rows: int, size: int) -> Pieces:
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
-def counting(title: str, row: int) -> Callable[[int], str]:
+def make_row_namer(title: str, row: int) -> Callable[[int], str]:
     """Return a function that takes a row of a chunk and returns its place as text, such as `row 7 of new.csv`. `row`:
     the row in the file `title` at which the chunk begins, counted from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"

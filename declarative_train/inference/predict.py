@@ -19,7 +19,7 @@ from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import RunFailure
 from declarative_train.inference.answers import PredictedOutputs, choose_outputs, columns, to_arrow
 from declarative_train.inference.fields import columns_of_folder
-from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
+from declarative_train.inference.forward import Forward, batch_rows, device_for, find_random_nodes
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
 from declarative_train.inference.sample_batches import RowSamples, SampleBatch, Samples
@@ -52,7 +52,7 @@ class Prediction:
         self.asked: PredictedOutputs = choose_outputs(trained, outputs)
         graph = trained.graph(self.asked.outputs)
         self.inputs = tuple(graph.inputs)
-        self.drawing = tuple(drawing(graph))
+        self.drawing = tuple(find_random_nodes(graph))
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:

@@ -22,7 +22,7 @@ from declarative_train.components.datasets import DATASETS, endings, endings_in_
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.files.open_files import expand, format_path, packing
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import Input, InputChunk, InputError, Piece, Pieces, counting, slices
+from declarative_train.inference.input import Input, InputChunk, InputError, Piece, Pieces, make_row_namer, slices
 from declarative_train.inference.text_files import csv_input, jsonl_input
 from declarative_train.inference.trained import UsageError
 
@@ -98,7 +98,7 @@ def _open_table(
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
     """Return the source type that can read a folder. It depends on the endings of the files in the folder; without a
-    known ending, it is the type of the run's `source`. Return None if that cannot read folders."""
+    known ending, it is the type of the run's `source`, or None if this type cannot read folders."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -129,7 +129,7 @@ def of_table(table: pa.Table) -> Input:
     def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
         rows = table.select(list(columns)).slice(piece.start, piece.num_rows)
         values = {name: rows.column(name).combine_chunks() for name in columns}
-        return InputChunk("the frame", piece.start, piece.num_rows, values, counting("the frame", piece.start))
+        return InputChunk("the frame", piece.start, piece.num_rows, values, make_row_namer("the frame", piece.start))
 
     return Input("the frame", table.column_names, pieces, read_piece)
 

@@ -58,7 +58,7 @@ class RowSamples:
 
     def batches(self, piece: Piece) -> Iterator[SampleBatch]:
         whole = self._rows.read_piece(piece, self._fields.read_columns)
-        for chunk, values in self._fields.of(whole):
+        for chunk, values in self._fields.convert(whole):
             kept = None if not self._keep else select_columns(chunk, self._keep)
             for begin in range(0, chunk.num_rows, self._batch_rows):
                 end = min(begin + self._batch_rows, chunk.num_rows)

@@ -18,7 +18,15 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.jsonl import read_lines
 from declarative_train.files.open_files import format_path, open_file, packing
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import Input, InputChunk, InputError, Piece, Pieces, check_columns, counting
+from declarative_train.inference.input import (
+    Input,
+    InputChunk,
+    InputError,
+    Piece,
+    Pieces,
+    check_columns,
+    make_row_namer,
+)
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +96,7 @@ def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> In
         raise InputError(
             f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row per line"
         )
-    return InputChunk(title, piece.start, piece.num_rows, columns, counting(title, row))
+    return InputChunk(title, piece.start, piece.num_rows, columns, make_row_namer(title, row))
 
 
 def _header(file: str, how: CsvDataset, title: str) -> list[str]:

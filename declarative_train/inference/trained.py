@@ -137,8 +137,8 @@ class Trained:
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
         """Return the trained model in evaluation mode. Its modules and parameters have the names of the recipe. It
         takes the tensors of `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`.
-        `keep_quantized`: weights that the run stored in fewer bits stay so; otherwise they are converted to float32.
-        Raises CheckpointFailure."""
+        `keep_quantized`: keep weights in the fewer bits in which the run stored them; otherwise convert them to
+        float32. Raises CheckpointFailure."""
         return self._build(self.plan.graph, device, keep_quantized)
 
     def network(
@@ -361,8 +361,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the losses, metrics, fields and transforms of the plan that come from plugins, as text. (Layers have a
-    function of their own; sources do not matter, because new rows do not need them.)"""
+    """Return the losses, metrics, fields and transforms of the plan that come from plugins, as text. Layers are listed
+    by `_own_layers`; sources are left out, because new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]

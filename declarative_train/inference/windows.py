@@ -59,7 +59,7 @@ def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
-def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
+def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
     """Return a reader that computes a field of the run from the columns of `table`. `spec`: the field. `window`: the
     windows of the run, or None. Raises InputError if the table lacks a column or its values have another shape or
     type."""
@@ -99,7 +99,7 @@ class WindowSamples:
         if unknown := [name for name in keep if name not in table.columns]:
             raise UsageError(f"--keep {unknown[0]}: {title} has no such column; help: "
                              f"{did_you_mean(unknown[0], list(table.columns))}")  # fmt: skip
-        parts = [part_of(spec, table, data.window) for spec in specs]
+        parts = [make_field_reader(spec, table, data.window) for spec in specs]
         self._cuts = {part.name: _rows_taken(part, data.window.length) for part in parts}
         begin = min(int(np.min(cut)) for cut in self._cuts.values())
         self._cuts = {name: cut - begin for name, cut in self._cuts.items()}

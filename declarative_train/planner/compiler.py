@@ -59,7 +59,7 @@ from declarative_train.planner.auto.target import target_of
 from declarative_train.planner.estimate.memory import MemoryScale
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.tracing import Tracer
-from declarative_train.planner.estimates import decides, ways, with_estimates
+from declarative_train.planner.estimates import depends_on_memory, suggest_changes, with_estimates
 from declarative_train.recipe.batch import accumulation
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
@@ -87,8 +87,8 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     """Return (plan, or None if there is an error; diagnostics of all passes).
 
     `offline`: do not read sources on other machines. If the recipe has such a source, there is no plan, and the checks
-    that need its columns are skipped. `tracer`: predicts the memory of a step by tracing it. It is used if the result
-    depends on the memory, and with `traces_all` always; None: the memory is computed from shapes."""
+    that need its columns are skipped. `tracer`: predicts the memory of a step by tracing the step; None: the memory is
+    computed from shapes. The tracer is used only if the result depends on the memory, or if `traces_all` is set."""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
@@ -133,7 +133,7 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     site = None
     if lowered is not None:
         site = CompileContext(
-            data, lowered, by_length, weights, parameters, tracer if traces_all or decides(recipe) else None
+            data, lowered, by_length, weights, parameters, tracer if traces_all or depends_on_memory(recipe) else None
         )
     if is_auto:
         assert site is not None
@@ -215,7 +215,10 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
                 assert target.memory_bytes is not None
                 place, certain = recipe.span("parallelism"), target.hardware is not None
                 room = target.memory_bytes
-                more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
+                more = [
+                    *more,
+                    does_not_fit(place, taken, known[taken], room, suggest_changes(plan), is_certain=certain),
+                ]
         return _with_num_traced(plan, len(known)), [*choice.diagnostics, *more]
 
 
@@ -232,8 +235,8 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Compile `recipe`, whose mode is one candidate of `auto`. Return a pair: the plan, or None if there is an error or
-    its memory is unknown; and the errors that are due to this mode."""
+    """Compile `recipe`, whose mode is one candidate of `auto`. Return (the plan, or None if there is an error or its
+    memory is unknown; the errors that are due to this mode)."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -302,7 +305,7 @@ def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """Run the passes that depend on the mode. Return (the plan, or None if there is an error; diagnostics). `choice`:
-    the choice of `auto`, which the plan records; None if `auto` chose nothing."""
+    the choice of `auto`, which the plan records; None if the mode is not chosen by `auto`."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)

@@ -26,7 +26,7 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto
 
 
-def decides(recipe: Recipe) -> bool:
+def depends_on_memory(recipe: Recipe) -> bool:
     """Return whether the result of compiling depends on the predicted memory: `parallelism: auto` chooses by it, or the
     recipe names hardware on which the plan must fit."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
@@ -68,7 +68,9 @@ def with_estimates(
         plan = replace(plan, choice=_with_exact_memory(choice, needed))
     elif target.hardware is not None and target.memory_bytes is not None and not target.holds(needed):
         span, mode = recipe.span("layout.hardware"), plan.layout.mode
-        diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, ways(plan), is_certain=False))
+        diagnostics.append(
+            does_not_fit(span, mode, needed, target.memory_bytes, suggest_changes(plan), is_certain=False)
+        )
     machine = target.machine if target.machine is not None or named is None else Machine(HARDWARE[named])
     if machine is None:
         return plan, diagnostics
@@ -110,8 +112,8 @@ def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
     return replace(choice, candidates=tuple(taken))
 
 
-def ways(plan: Plan) -> list[str]:
-    """Return changes of the recipe, as text, that may make a plan fit that does not fit; [] if there are none. They
+def suggest_changes(plan: Plan) -> list[str]:
+    """Return changes of the recipe, as text, with which a plan that is too large may fit; [] if there are none. They
     have not been tried."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:

@@ -13,7 +13,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.core.amounts import time_in_words
 from declarative_train.data import shared_sets
-from declarative_train.planner.text.estimate import ScalingRow, ends, verdict
+from declarative_train.planner.text.estimate import ScalingRow, step_bounds, verdict
 from tests.planner.cells import Cell
 
 ROOT = Path(__file__).parent.parent.parent
@@ -106,7 +106,7 @@ def test_scale_shows_the_figures_of_the_plan(parallelism: str, tmp_path: Path, c
     plan, diagnostics = planner.compile(recipe)
     assert plan is not None, diagnostics
     assert plan.estimate is not None
-    assert f" {time_in_words(ends(plan)[0])}" in text
+    assert f" {time_in_words(step_bounds(plan)[0])}" in text
     assert plan.layout.size("tensor") == (2 if "tensor" in parallelism else 1)
 
 

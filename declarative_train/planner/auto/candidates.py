@@ -37,8 +37,8 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Mode that `auto` considers. `family`: name of a group of similar modes, such as `tensor` or `pipeline of 2`; the
-    plan's table shows only the best mode of each family. `name`: the mode's own name, such as `tensor 4 x fsdp 2`; ""
-    if the name of the family is used."""
+    plan's table shows only the best mode of each family. `name`: name of this mode alone, such as `tensor 4 x fsdp 2`;
+    if it is "", the mode has the name of its family."""
 
     parallelism: Parallelism
     family: str
@@ -69,8 +69,8 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
     """Yield the modes in which the ranks of a machine divide layers (`tensor`), positions of a sequence (`context`) or
-    experts (`expert`). If more GPUs exist than the axis uses, it is combined with fsdp or ddp. `tensor` is also
-    combined with `context` or a pipeline. `most_stages`: the largest number of pipeline stages."""
+    experts (`expert`). An axis that does not use all GPUs is combined with fsdp or ddp. `tensor` is also combined with
+    `context` or a pipeline. `most_stages`: the largest number of pipeline stages."""
     layout = recipe.layout
     sizes = divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED)
     for size in sizes:
@@ -124,8 +124,9 @@ def _chunks(schedule: Schedule) -> int:
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
     """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `fillings`: the numbers of
-    microbatches per rank to aim at; each is rounded up to divide the batch of one pipeline. `size`: the number of
-    data-parallel copies of the pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
+    microbatches per rank to aim at; each is rounded up to a number that divides the batch of one pipeline. `size`: the
+    number of data-parallel copies of the pipeline. If the recipe sets `microbatch_size`, only one number is
+    possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
@@ -138,6 +139,6 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Return the divisors of `number` that are from `least` to `most`. (It does not try all numbers, because `number`
-    may be large.)"""
+    """Return the divisors of `number` from `least` to `most`. Only numbers in this range are tried, because `number`
+    may be large."""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

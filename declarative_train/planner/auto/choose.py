@@ -7,8 +7,8 @@ mode wins.
 The search is branch and bound. A candidate is excluded if parameters, gradients and optimizer state alone exceed the
 memory, if a trace (a step on tensors without memory) showed that it does not fit, or if its estimate exceeds the memory
 by more than the estimate's possible error. This error is smaller after a trace of a similar pipeline with another
-number of microbatches, which calibrates the estimate. The fastest candidate that may fit is traced, until one fits: no
-remaining candidate can be faster."""
+number of microbatches, which calibrates the estimate. Of the candidates that may fit, the fastest is traced. This is
+repeated until a traced candidate fits; no other can be faster."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdicts on all candidates in which each rank computes whole layers, from estimates alone."""
+    """Return verdicts, from estimates alone, on all candidates in which each rank computes whole layers."""
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
 
 
 def judge_divided(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdicts on all candidates whose ranks divide layers, experts or positions, from estimates alone."""
+    """Return verdicts, from estimates alone, on all candidates whose ranks divide layers, experts or positions."""
     verdicts = map(judge.verdict_of_divided, list_divided(judge.recipe, _count_stages(judge)))
     return [each for each in verdicts if each is not None]
 
@@ -105,9 +105,9 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a predicate on verdicts: whether the candidate may fit on the device, given the possible error of its
-    estimate. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of a traced candidate:
-    its memory in bytes}."""
+    """Return a function that takes a verdict and returns whether its candidate may fit on the device, given the
+    possible error of its estimate. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of
+    a traced candidate: its memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -128,7 +128,7 @@ def _may_fit(
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
     """Return ((name of the candidate or of its family, pipeline schedule or ""), number of microbatches or 0).
-    Candidates with the same first pair have similar errors in their estimates."""
+    Candidates whose inner pairs are equal have similar errors in their estimates."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.name or each.candidate.family, schedule), number
@@ -142,8 +142,8 @@ def _find_doubtful(
     memory in bytes}.
 
     If no candidate may fit, the result is the smallest one that is not yet traced. Otherwise it is the fastest
-    promising one, if its estimate exceeds the memory. Otherwise it is the one with the least time, if only its time
-    decides which simpler candidates count as equally fast."""
+    promising one, if its estimate exceeds the memory. Otherwise it is the one with the least time, if a simpler
+    candidate would be chosen without it."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -162,8 +162,9 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that may fit but do not by their estimate, and are faster than `best`; the
-    fastest first. `may_fit`: the candidates that may fit, given the possible error of their estimates."""
+    """Yield the names of the candidates that do not fit by their estimate, but may fit, and that are faster than
+    `best`. The fastest comes first. `may_fit`: the candidates that may fit, given the possible error of their
+    estimates."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -208,7 +209,7 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
     """Return one verdict for each family, in the order of the candidates. For the family of the chosen candidate it is
-    `best`; for each other family, the fastest candidate that fits, or the smallest one if none fits."""
+    `best`. For each other family it is the fastest candidate that fits, or the smallest one if none fits."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

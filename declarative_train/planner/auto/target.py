@@ -32,7 +32,7 @@ class Target:
 
     @property
     def hardware(self) -> Hardware | None:
-        """Hardware whose memory per device is known, which is a GPU; None for CPUs and for unknown hardware."""
+        """Hardware of the machine, if it is a GPU with a known size of memory; otherwise None."""
         is_gpu = self.machine is not None and self.machine.hardware.memory_bytes is not None
         return self.machine.hardware if self.machine is not None and is_gpu else None
 

@@ -41,9 +41,9 @@ class Constants:
                            our engine
     tensor_s               time of the optimizer for each tensor, if no kernel updates many tensors at once: on CPUs
     shard_call_s           time of the host for a collective of fsdp, added to its latency: hooks, copies, views. Only
-                           on CPUs; on GPUs the host is ahead
+                           on CPUs; a GPU does not wait for it
     stage_call_s           time of the host for the forward or backward of a microbatch in a pipeline stage: messages
-                           and schedule. Only on CPUs; on GPUs the host is ahead
+                           and schedule. Only on CPUs; a GPU does not wait for it
     draw_s                 time to draw a random number for dropout. Only on CPUs; a GPU draws while it waits for memory
     fused_traffic          part of the memory traffic of elementwise operations that remains when they are compiled
     fused_calls            part of the kernels of elementwise operations that remains when they are compiled: a chain of
@@ -57,8 +57,8 @@ class Constants:
                            device computes: true for GPUs, false for CPUs
     scale                  factor for predicted times: measured / predicted time in a calibration; 1 without a
                            calibration
-    error                  limit that |ln(measured / predicted)| stays below for 90 of 100 steps: published steps on
-                           H100s, or the steps of a calibration
+    error                  largest |ln(measured / predicted)| among the best 90 of 100 predictions: for published steps
+                           on H100s, or for the steps of a calibration
     """
 
     product_ramp_s: float = 46e-6
@@ -92,7 +92,7 @@ MEGATRON = replace(DEFAULT, call_s=41e-6, step_s=7e-3, error=0.145)
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
     """Kind of device with the constants that apply to it, and the speeds of its memory and links in bytes per second.
-    Only for hardware whose figures are known."""
+    The speeds exist only for hardware whose figures are known."""
 
     hardware: Hardware
     constants: Constants = DEFAULT

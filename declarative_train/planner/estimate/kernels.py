@@ -56,7 +56,7 @@ class Kernels:
     calls: np.ndarray
 
     @staticmethod
-    def joined(parts: Sequence[Kernels]) -> Kernels:
+    def join(parts: Sequence[Kernels]) -> Kernels:
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -103,12 +103,12 @@ def kernels_of(
         key = tuple(map(id, each))
         if key not in known:
             ahead, back = ([getattr(leaf, way) for leaf in each] for way in ("forward", "backward"))
-            known[key] = NodeKernels(Kernels.joined(ahead), Kernels.joined(back))
+            known[key] = NodeKernels(Kernels.join(ahead), Kernels.join(back))
         found[name] = known[key]
     return found
 
 
-def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
+def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
     """Return the kernels that one rank runs for a node if `size` ranks divide each of its kernels equally."""
     return NodeKernels(
         *(
@@ -119,19 +119,19 @@ def part_of(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node with collectives (`sums`) over `size` ranks added as kernels. `width`: bytes that a
-    ring sends per element (for an all-reduce, twice the size of the dtype). If the ranks are on several nodes of
-    `devices_per_node` devices, all network adapters of a node are used."""
+    """Return the kernels of a node, with a kernel added for each collective in `sums`. `size`: number of ranks that
+    take part. `width`: bytes that a ring sends per element (for an all-reduce, twice the size of the dtype). If the
+    ranks are on several nodes of `devices_per_node` devices, all network adapters of a node are used."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
-    def added(to: Kernels, elements: Sequence[int]) -> Kernels:
+    def append(to: Kernels, elements: Sequence[int]) -> Kernels:
         number = len(elements)
         moved = np.array([[0.0, share * each] for each in elements]).reshape(-1, 2)
         kind = np.full(number, SUMMED_FAR if is_far else SUMMED)
-        return Kernels.joined([to, Kernels(np.zeros((number, 2)), moved, kind, np.full(number, size))])
+        return Kernels.join([to, Kernels(np.zeros((number, 2)), moved, kind, np.full(number, size))])
 
-    return NodeKernels(added(kernels.forward, sums.forward), added(kernels.backward, sums.backward))
+    return NodeKernels(append(kernels.forward, sums.forward), append(kernels.backward, sums.backward))
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from declarative_train.plan.flops import unit_works
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
-from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of, part_of, with_sums
+from declarative_train.planner.estimate.kernels import NodeKernels, divide_kernels, kernels_of, with_sums
 from declarative_train.planner.estimate.rank_model import Sums, divide_for_rank
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
@@ -110,7 +110,7 @@ class ModelFacts:
         """Return these facts with the kernels of the undivided model `whole`, each divided equally over the ranks of
         `tensor`. No trace of the divided layers is needed; the resulting time is a lower bound for their real time."""
         made = replace(self, _kernels={})
-        made._set_kernels({name: part_of(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
+        made._set_kernels({name: divide_kernels(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
@@ -261,9 +261,9 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return {node: a tuple for each of its parameters}. A tuple has (elements, trained elements, elements of optimizer
-    state, bytes), where only a parameter stored in fewer bits has bytes, and nothing else. `averages`: the run keeps a
-    moving average of the parameters, which counts as state."""
+    """Return {node: [(elements, trained elements, elements of optimizer state, packed bytes) for each of its
+    parameters]}. Packed bytes are those of a parameter stored in fewer bits, whose other numbers are 0. `averages`: the
+    run keeps a moving average of the parameters, which counts as state."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

@@ -78,8 +78,8 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the experts: `size` of the shards (without shards, of the replicas) divide the
-        experts among them, so that each expert is on fewer devices."""
+        """Return the placement that applies to the parameters of experts. `size` of the shards hold different experts,
+        so each expert is divided over fewer shards. Without shards this holds for the replicas."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))

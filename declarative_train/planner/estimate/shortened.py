@@ -143,8 +143,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether `node` is the next copy after the nodes of `chain`: it alone reads the last copy of the
-    chain, and their other inputs are the same. `used`: {node: names of the nodes that read it}."""
+    """Return whether `node` is the next copy after the nodes of `chain`: only `node` reads the last copy in the chain,
+    and all other inputs of these two are the same. `used`: {node: names of the nodes that read it}."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

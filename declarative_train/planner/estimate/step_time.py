@@ -57,7 +57,7 @@ class StepTime:
     def total_s(self) -> float:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
-    def scaled(self, factor: float) -> StepTime:
+    def scale_by(self, factor: float) -> StepTime:
         """Return the time with every part multiplied by `factor`, except the waiting for data, which is set to 0; the
         caller adds it later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
@@ -81,11 +81,11 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
     scale = machine.constants.scale
     slowest = max(times, key=lambda time: time.total_s)
     if placement.pipes is None:
-        return slowest.scaled(scale)
+        return slowest.scale_by(scale)
     stages = _stage_times(model, placement, machine)
     whole_s = pipeline_s(placement.pipes.schedule, placement.pipes.num_ranks, stages, placement.num_microbatches)
     bubble_s = max(0.0, whole_s - max(time.compute_s for time in times))
-    return replace(slowest, bubble_s=bubble_s).scaled(scale)
+    return replace(slowest, bubble_s=bubble_s).scale_by(scale)
 
 
 def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> StepTime:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Memory of a step, as a trace found it, one row for each kind of device. If the trace failed there are no rows,
-    and `why_not` is the reason."""
+    """Memory of a step according to a trace, with one row for each kind of device. If the trace failed there are no
+    rows, and `why_not` is the reason."""
 
     rows: tuple[MemoryPlan, ...]
     why_not: str = ""

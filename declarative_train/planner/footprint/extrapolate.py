@@ -32,8 +32,8 @@ Passes = tuple[tuple[str, ...], ...]
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
     """Live memory during a step. `passes`: for each pass (casts, forward, backward, ...), the names of its operations.
-    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: the same as `passes`, but with
-    consecutive passes of the same type as one."""
+    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: as `passes`, but consecutive
+    passes of the same type are joined."""
 
     passes: Passes
     bytes: Any

@@ -39,11 +39,11 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to mea
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that returns results which fake tensors cannot compute. A scalar that is read is 1, so that every step
-    counts as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it would
-    be empty). If the sizes of a split are values of a tensor, such as the number of tokens for each expert, the parts
-    are equal. Grouped products in other formats than bfloat16 are computed as in `EmptyGroupedProducts`, because a
-    second mode would be slow."""
+    """Mode that returns results which fake tensors cannot compute. Reading a scalar gives 1, so that every step counts
+    as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it would be
+    empty). If the sizes of a split are values of a tensor, such as the number of tokens for each expert, the parts are
+    equal. Grouped products in other formats than bfloat16 are computed as in `EmptyGroupedProducts`; a second mode for
+    them would take more time."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):

@@ -164,7 +164,7 @@ def _chunks(plan: Plan) -> int:
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
     """Return three copies of a pipeline's plan with fewer microbatches: n, n + r and n + 2 r, where r is the number of
-    pipeline ranks. Return [] if tracing these three would not be less work, or without a pipeline.
+    pipeline ranks. Return [] without a pipeline, or if tracing the three would not be less work.
 
     A full pipeline repeats its schedule, so its memory either is constant or grows linearly with the microbatches."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
@@ -248,9 +248,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return (plan to trace, whether gradients exist from the beginning of its step). The plan to trace has few ranks.
-    If all accumulation steps need the same memory, it has only one, which begins with the gradients of earlier ones.
-    Otherwise it has at most two accumulation steps."""
+    """Return (plan to trace, whether gradients exist at the beginning of its step). The plan to trace has few ranks and
+    at most two accumulation steps. If all accumulation steps need the same memory, it has one, at whose beginning
+    gradients exist."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -276,8 +276,8 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies to trace for each chain in `runs`. If only one of n blocks is recomputed, n blocks
-    count as one copy."""
+    """Return the number of copies to trace for each chain in `runs`. If only one of every n blocks is recomputed, n
+    blocks count as one copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 

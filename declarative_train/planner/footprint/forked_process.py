@@ -37,8 +37,8 @@ def usable_cores() -> int:
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    A process that is itself a child calls the first function directly and forks only for the others, because it ends
-    soon."""
+    A process that is itself such a child calls the first function directly, and forks only for the others: it ends
+    soon, so the state that a function leaves in torch does no harm."""
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -101,8 +101,8 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error (`__cause__`) in one line. Only this names the mistake: torch's pipeline
-    schedules raise an error of their own, which says in which stage it happened."""
+    """Return the first cause of an error (`__cause__`) in one line. The first cause names the mistake; torch's pipeline
+    schedules raise another error from it, which says only in which stage it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]

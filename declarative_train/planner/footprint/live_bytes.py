@@ -94,8 +94,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of a batch as input data, by its own size: its storage may be larger, because several steps
-        may have been read ahead into one storage."""
+        """Count a tensor of a batch as input data, with the bytes of the tensor and not of its storage: one storage may
+        contain several steps that were read ahead."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:

@@ -25,7 +25,7 @@ from declarative_train.planner.text.estimate import (
     describe_estimate,
     describe_memory,
     estimate_in_words,
-    largest,
+    format_largest_memory,
     memory,
     memory_title,
     not_traced,
@@ -43,8 +43,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the text of `dtrain plan`, without a final newline. `hashes`: include hashes, which differ between
-    machines and after edits that have no effect; False for files of expected texts."""
+    """Return the text of `dtrain plan`, without a final newline. `hashes`: include the hashes of the plan and of files;
+    False for texts that tests compare, because hashes differ between machines and after edits that have no effect."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),
@@ -72,7 +72,7 @@ def summary(plan: Plan) -> str:
         ["data", f"{_data(plan)[0]}: {sets} samples"],
         ["batch", "; ".join(_batch(plan)[:2])],
         ["model", f"{format_count(count, 'parameter')} ({amount(count)}), {optimizer}, {plan.training.precision}"],
-        ["memory", f"about {largest(plan)} on a device"],
+        ["memory", f"about {format_largest_memory(plan)} on a device"],
     ]
     if plan.choice is not None:
         rows.append(["auto", plan.choice.reason])
@@ -133,8 +133,8 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return a line for each column of a field that contains categories, with its numbered class names; [] for a field
-    without a vocabulary."""
+    """Return a line of text for each column of a field that contains categories: its class names with their numbers.
+    Return [] for a field without a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []

@@ -82,7 +82,7 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return the time to make the batches of a step, as text, and whether the step waits for them."""
+    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers
@@ -157,7 +157,7 @@ def not_traced(plan: Plan) -> list[str]:
     return [f"not traced: {plan.not_traced}"] if plan.not_traced else []
 
 
-def largest(plan: Plan) -> str:
+def format_largest_memory(plan: Plan) -> str:
     """Return, as text, the memory of the device that needs most."""
     return amount(max(each.total for each in memory(plan)), "B")
 
@@ -238,8 +238,8 @@ def _head(first: ScalingRow | None) -> str:
 def _scale_row(
     each: ScalingRow, plan: Plan, first: ScalingRow, first_plan: Plan, before: ScalingRow | None
 ) -> list[str]:
-    best, worst = ends(plan)
-    first_best, first_worst = ends(first_plan)
+    best, worst = step_bounds(plan)
+    first_best, first_worst = step_bounds(first_plan)
     ideal = each.num_gpus / first.num_gpus
     fast, slow = first_best / best, first_worst / worst
     estimate = plan.estimate
@@ -261,7 +261,7 @@ def _between(low: str, high: str) -> str:
     return low if low == high else f"{low} .. {high}"
 
 
-def ends(plan: Plan) -> tuple[float, float]:
+def step_bounds(plan: Plan) -> tuple[float, float]:
     """Return (lower bound, upper bound) of the step time in seconds: communication overlaps with computing as far as
     possible, or not at all."""
     estimate = plan.estimate
@@ -281,7 +281,7 @@ def verdict(before: ScalingRow, each: ScalingRow) -> str:
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)
-    faster = [then / now for then, now in zip(ends(before.plan), ends(each.plan), strict=True)]
+    faster = [then / now for then, now in zip(step_bounds(before.plan), step_bounds(each.plan), strict=True)]
     if min(faster) >= needed:
         return "pays"
     return "pays if hidden" if max(faster) >= needed else "does not pay"

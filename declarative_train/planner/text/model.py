@@ -1,5 +1,5 @@
-"""Table of a plan's model and table of the settings of its parameters, as text; titles and aligned columns for all
-texts of a plan."""
+"""Text of a plan's model and of the settings of its parameters, as two tables; also the titles and aligned columns that
+all texts of a plan use."""
 
 from __future__ import annotations
 
