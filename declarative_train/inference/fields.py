@@ -72,10 +72,10 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return {column of a folder of images: the run's name for this column}, for the columns `image` and `label` of a
-    folder that contains one folder for each class. The run's name for `image` is the column that its fields `type:
-    image` read; for `label`, the column that its fields `type: category` read. A column is left out if these fields
-    read several."""
+    """Return the run's names for the columns `image` and `label` of a folder of images with one folder for each class:
+    {column: name}. The name for `image` is the column that all fields `type: image` of the run read. The name for
+    `label` is the column that all its fields `type: category` read. A column is left out if it has no single such
+    name."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}

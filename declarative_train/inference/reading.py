@@ -1,5 +1,5 @@
-"""New rows from files or from memory. They are read a limited number at a time, so that only a few blocks of a file are
-in memory.
+"""New rows from files or from memory. Only a limited number of rows is read at a time, so that only a few blocks of a
+file are in memory.
 
 A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values."""
 

@@ -181,8 +181,7 @@ class ClassGatherer(Gatherer):
 
 
 class BinaryGatherer(Gatherer):
-    """Gatherer for an output that predicts yes or no. It has a confusion matrix for each element of the output's
-    items."""
+    """Gatherer for an output that predicts yes or no. It has a confusion matrix for each item of a sample."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)

@@ -35,8 +35,8 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Return the format for an output path: the one of its ending, or `csv` for standard output. Raises UsageError for
-    an unknown ending."""
+    """Return the format of the output: for a file the one that its ending names, for standard output `csv`. Raises
+    UsageError for an unknown ending."""
     if path == STDOUT:
         return "csv"
     kind = os.path.splitext(path)[1].lower().removeprefix(".")

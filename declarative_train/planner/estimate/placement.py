@@ -78,8 +78,8 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement that applies to the parameters of experts. `size` of the shards hold different experts,
-        so each expert is divided over fewer shards. Without shards this holds for the replicas."""
+        """Return the placement of the parameters of experts. `size` ranks hold different experts, so `shards` is
+        smaller by this factor; without sharding, `replicas` is."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))

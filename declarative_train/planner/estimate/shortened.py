@@ -20,8 +20,8 @@ MOST_RANKS = 8  # of an axis
 @dataclass(frozen=True, slots=True)
 class CopyChain:
     """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of the
-    copies in the model. `node`: the path of the layer that contains the copies, if this is a model of a library; "" if
-    the copies are nodes of the graph."""
+    copies in the model. `node`: the path of the layer that contains the copies, if they are parts of a library's model;
+    "" if they are nodes of the graph."""
 
     paths: tuple[str, ...]
     node: str = ""

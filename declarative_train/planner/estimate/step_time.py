@@ -1,9 +1,10 @@
 """Predicted time of an optimizer step. It is computed from the kernels by size, the host's time for each call, the
 transfers over links, and a replay of the pipeline.
 
-A matrix product takes its arithmetic at the rate of large products plus a ramp, or its memory traffic, whichever is
-longer (Williams, Waterman and Patterson, Roofline, 2009). Other kernels take the time of their memory traffic. If the
-host starts the operations of a node more slowly than the device computes them, the host's time counts.
+The time of a matrix product is the larger of two: that of its arithmetic at the rate of large products plus a ramp, and
+that of its memory traffic (Williams, Waterman and Patterson, Roofline, 2009). The time of other kernels is that of
+their memory traffic. If the host needs longer to start the operations of a node than the device to compute them, the
+host's time counts.
 
 Communication overlaps as in the engine: the gathers of fsdp with forward and backward; its reductions and the buckets
 of ddp with the last backward, except the last bucket; in a pipeline, as the schedule says. The copies into and out of

@@ -44,8 +44,8 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """Return a component as text, its type and its fields that are not None or False: `adam lr 0.003 betas [0.9,
-    0.999]`."""
+    """Return a component as text, with its type and the fields that are not None or False, such as `adam lr 0.003 betas
+    [0.9, 0.999]`."""
     fields = (
         f"{key} {value}"
         for key, value in component.items()
