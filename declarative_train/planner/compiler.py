@@ -271,8 +271,8 @@ class ScaleCache:
     """Cache of the scale of a model's memory estimates (`MemoryScale`). The scale is measured in a trace, one for each
     pair of precision and recomputation policy.
 
-    The trace uses fsdp on all GPUs, so that `auto` need not trace this mode again. If the model cannot be sharded, it is
-    traced on one device."""
+    The trace uses fsdp on all GPUs, so that `auto` need not trace this mode again. If the model cannot be sharded, it
+    is traced on one device."""
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site
