@@ -16,7 +16,8 @@ from declarative_train.source.node import Entry
 def missing_base(span: Span, typed: str, path: str, reason: str, siblings: Iterable[str]) -> Diagnostic:
     """missing-base (M001)
 
-    Finds: an `extends`, or a `--with`, whose file does not exist or cannot be read.
+    Finds: an `extends` or a `--with` that names a file which does not exist, cannot be read, or, outside the folder
+           tree of the recipe, is not a recipe.
     Why:   the settings of that file would be missing from the recipe.
     Bad:
         # file: recipe.yaml
@@ -36,8 +37,10 @@ def missing_base(span: Span, typed: str, path: str, reason: str, siblings: Itera
 def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
     """circular-extends (M002)
 
-    Finds: a file that extends itself, directly or through other files.
-    Why:   there is no file to start from.
+    Finds: a file that extends itself, directly or through other files, or a recipe that reads more than 100 files
+           through `extends`.
+    Why:   files are merged one after another, beginning with a file that extends no other one. In a circle there is no
+           such file.
     Bad:
         # file: recipe.yaml
         extends: recipe.yaml
@@ -56,8 +59,10 @@ def extends_too_long(span: Span, limit: int) -> Diagnostic:
 def wrong_extends(span: Span, found: str) -> Diagnostic:
     """wrong-extends (M003)
 
-    Finds: an `extends` that is neither a path nor a list of paths, contains a template, or comes from `--set`.
-    Why:   files are merged before templates are rendered and before `--set` is applied.
+    Finds: an `extends` that is neither a path nor a list of paths, that contains a template, or that is set with
+           `--set`.
+    Why:   files are merged before templates are rendered and before `--set` is applied, so the path must be written in
+           the file.
     Bad:
         # file: recipe.yaml
         extends: {base: base.yaml}
@@ -81,8 +86,9 @@ def extends_by_option(span: Span) -> Diagnostic:
 def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
     """base-outside-tree (M004)
 
-    Finds: an `extends` that leaves the folder tree of the recipe: its git repository, else the working directory.
-    Why:   the recipe cannot be moved, or reviewed, without that file.
+    Finds: an `extends` that names a file outside the folder tree of the recipe. The tree is the git repository of the
+           recipe; without one, the working directory, or the recipe's folder if that is not below it.
+    Why:   if the recipe is copied or sent to another machine, this file is left behind, and the recipe cannot be read.
     Diff:
     -   # file: tree/recipe.yaml
     -   extends: ../base.yaml
@@ -97,8 +103,9 @@ def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
 def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], own_keys: Collection[str] = ()) -> Diagnostic:
     """null-removes-nothing (M005)
 
-    Finds: a `null` for a key that no file before this one has.
-    Why:   `null` removes a key of a base; if there is no such key, the name is usually misspelt.
+    Finds: a `null` for a key that no base and no earlier file or option has.
+    Why:   `null` removes a key of a base. If there is no such key, its name is usually misspelt, and the key that was
+           meant keeps its value.
     Bad:
         training:
           clip_grad_normm: null
@@ -116,8 +123,8 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], own_key
 def wrong_set(span: Span, message: str, help: str) -> Diagnostic:
     """wrong-set (M006)
 
-    Finds: a `--set` that is not `PATH=VALUE` with a dotted path.
-    Why:   it is unclear which value is meant.
+    Finds: a `--set` that is not `PATH=VALUE`, or whose path has an empty part (`training..steps`).
+    Why:   the option does not say which key gets which value.
     Bad:
         # options: --set training.steps
     Good:
@@ -129,8 +136,10 @@ def wrong_set(span: Span, message: str, help: str) -> Diagnostic:
 def set_inside_list(span: Span, name: str, there: Span) -> Diagnostic:
     """set-inside-list (M007)
 
-    Finds: a `--set`, or a mapping of a derived recipe, that reaches into a list.
-    Why:   lists are only replaced whole: their positions shift when an item is inserted.
+    Finds: a `--set` with the position of a list's item in its path (`meta.sizes.0`), or a mapping of such positions in
+           a derived recipe.
+    Why:   a list can only be replaced as a whole. If an item is inserted, the positions shift, and the option would
+           change another item.
     Bad:
         # options: --set meta.sizes=[1,2] --set meta.sizes.0=5
     Good:

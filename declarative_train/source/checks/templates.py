@@ -16,7 +16,7 @@ def template_syntax(span: Span, message: str, help: str | None = None) -> Diagno
     """template-syntax (T001)
 
     Finds: a template whose Jinja expression syntax is wrong.
-    Why:   a template that cannot be parsed has no value.
+    Why:   a template that cannot be parsed cannot be replaced by its value.
     Diff:
         vars: {width: 32}
         meta:
@@ -51,8 +51,9 @@ def undefined_name(
 ) -> Diagnostic:
     """undefined-name (T002)
 
-    Finds: a name that is not defined at the place of the template.
-    Why:   an undefined name would render as nothing.
+    Finds: a template that uses a name which is not defined where the template is, or an entry that `vars`, `params` or
+           another mapping does not have.
+    Why:   Jinja renders an undefined name as an empty text, so the mistake would go unnoticed.
     Diff:
         vars: {width: 32}
         meta:
@@ -78,8 +79,8 @@ def undefined_name(
 def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """unset-variable (T003)
 
-    Finds: `{{ env.NAME }}` where the environment has no variable NAME.
-    Why:   an empty path or an empty number would be used instead.
+    Finds: a template `{{ env.NAME }}` without a default, if the environment has no variable NAME.
+    Why:   the value would be an empty text: for example, a path that names no file.
     Diff:
         meta:
     -     owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE }}"
@@ -95,8 +96,8 @@ def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
 def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
     """circular-vars (T004)
 
-    Finds: a value of `vars` that refers to itself, directly or through others.
-    Why:   it has no value.
+    Finds: an entry of `vars` that refers to itself, directly or through other entries.
+    Why:   each of these entries needs the value of another one first, so none of them has a value.
     Diff:
         vars:
           width: "{{ vars.heads * 64 }}"
@@ -110,8 +111,9 @@ def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
 def template_too_costly(span: Span, message: str) -> Diagnostic:
     """template-too-costly (T005)
 
-    Finds: a template that would need much time or memory: huge powers, repeated text, long ranges.
-    Why:   reading a recipe must be fast on every machine, even if its author is unknown.
+    Finds: a template that would need much time or memory, such as a huge power, a text repeated many times or a long
+           range.
+    Why:   a recipe may come from somebody else, so reading it must not be able to block a machine.
     Diff:
         meta:
     -     size: "{{ 10 ** 10 ** 10 }}"
@@ -123,8 +125,9 @@ def template_too_costly(span: Span, message: str) -> Diagnostic:
 def template_failed(span: Span, message: str) -> Diagnostic:
     """template-failed (T006)
 
-    Finds: a template that fails while it is rendered: a division by zero, text plus number, an index out of range.
-    Why:   it has no value.
+    Finds: a template that raises an error while it is rendered, such as a division by zero, text plus a number, or an
+           index out of range.
+    Why:   a template that fails has no value.
     Diff:
         vars: {sizes: [1, 2]}
         meta:
@@ -137,8 +140,8 @@ def template_failed(span: Span, message: str) -> Diagnostic:
 def template_in_key(span: Span, text: str) -> Diagnostic:
     """template-in-key (T007)
 
-    Finds: a key that holds a template.
-    Why:   `extends`, `--set` and messages refer to names, so a name must be written out in the file.
+    Finds: a key that contains a template.
+    Why:   `extends`, `--set` and messages refer to keys by their names, so each name must be written out in the file.
     Diff:
         meta:
     -     "run_{{ vars.width }}": 1
@@ -150,20 +153,21 @@ def template_in_key(span: Span, text: str) -> Diagnostic:
 def template_forbidden(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """template-forbidden (T008)
 
-    Finds: a part of Jinja that recipes do not have: macros, includes, blocks, `%` formatting, methods that are not safe.
-    Why:   a recipe is data: rendering it must be bounded, and must not reach outside.
+    Finds: a part of Jinja that recipes do not support, such as macros, includes, blocks, `%` formatting, or methods
+           that are not safe.
+    Why:   a template only computes a value. It must finish in a short time, and must not read files or run code.
     Diff:
         meta:
     -     name: "{% include 'secrets.txt' %}"
     +     name: "{{ 'a' if true else 'b' }}"
-    """  # noqa: E501
+    """
     return error("T008", span, message, help)
 
 
 def template_without_value(span: Span, kind: str) -> Diagnostic:
     """template-without-value (T009)
 
-    Finds: a template whose result is not a value of a recipe: a function, a method.
+    Finds: a template whose result is not a value that a recipe can have, such as a function or a method.
     Why:   the values of a recipe are numbers, texts, booleans, null, lists and mappings.
     Diff:
         meta:

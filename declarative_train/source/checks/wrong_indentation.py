@@ -1,7 +1,8 @@
 """wrong-indentation (Y008)
 
-Finds: a line whose indentation fits no line above it.
-Why:   in YAML, indentation decides to which mapping or list a line belongs.
+Finds: a line whose indentation matches no line above it, a line that is indented below a key which already has a value,
+       or a list item among the keys of a mapping, or a key among the items of a list.
+Why:   in YAML, the indentation decides to which mapping or list a line belongs.
 Diff:
     meta:
 -       owner: me

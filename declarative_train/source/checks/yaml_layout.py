@@ -16,8 +16,8 @@ from declarative_train.core.span import Span
 def yaml_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """yaml-syntax (Y001)
 
-    Finds: text that is not YAML, in a way that no other rule describes better.
-    Why:   a file that cannot be read cannot be checked.
+    Finds: text that is not valid YAML, with a mistake for which there is no more specific diagnostic.
+    Why:   a file that cannot be parsed cannot be checked.
     Bad:
         training: ,steps
     Good:
@@ -31,7 +31,7 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
     """unclosed-quote (Y002)
 
     Finds: a quote that is opened and never closed, or closed only by the opening quote of a later value.
-    Why:   everything in between becomes part of the text.
+    Why:   all text up to the next quote, including keys on later lines, would become part of this value.
     Diff:
         meta:
     -     owner: "me
@@ -48,8 +48,8 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
 def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
     """duplicate-key (Y003)
 
-    Finds: a key that is written twice in one mapping.
-    Why:   the second would silently replace the first.
+    Finds: a key that occurs twice in one mapping.
+    Why:   the second value would replace the first one without a message.
     Diff:
         training:
           epochs: 3
@@ -66,7 +66,7 @@ def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
     """unclosed-bracket (Y004)
 
     Finds: a `[` or `{` that is not closed, is closed by the wrong bracket, or a `]` or `}` that closes nothing.
-    Why:   the lines after it are read as part of the list or mapping.
+    Why:   without its closing bracket, a list or mapping also contains the lines after it.
     Diff:
         meta:
     -     sizes: [1, 2
@@ -90,7 +90,7 @@ def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
     r"""tab-in-indentation (Y005)
 
     Finds: a tab in the indentation of a line.
-    Why:   YAML indents with spaces only; the width of a tab depends on the editor.
+    Why:   YAML allows only spaces in indentation, because the width of a tab depends on the editor.
     Bad:
         # bytes: training:\n\tsteps: 10\n
     Good:
@@ -106,8 +106,8 @@ def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
 def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
     """unquoted-template (Y006)
 
-    Finds: a value that begins with `{{`, or holds it inside `{ }` or `[ ]`, without quotes.
-    Why:   to YAML, `{` opens a mapping; the template is never seen.
+    Finds: a template without quotes, as a value of its own or inside `{ }` or `[ ]`.
+    Why:   in YAML, `{` begins a mapping, so the value is read as a mapping and not as a template.
     Diff:
         vars: {width: 32}
         meta:
@@ -121,9 +121,10 @@ def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
 def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
     """unquoted-text (Y007)
 
-    Finds: a value that means something else to YAML unless it is quoted: one that begins with `* & ! % @ | > [ {` or a
-           backtick and continues as text, or one that contains `: `.
-    Why:   these characters open aliases, anchors, tags, lists and mappings.
+    Finds: a text without quotes that YAML does not read as a text: it begins with one of `* & ! % @ | > [ {` or a
+           backtick, or contains `: `.
+    Why:   at the beginning of a value, these characters begin an alias, an anchor, a tag, a block of text, a list or a
+           mapping; `: ` separates a key from its value.
     Diff:
         meta:
     -     note: lr: 0.1 was too high
@@ -139,7 +140,7 @@ def missing_space(span: Span, text: str) -> Diagnostic:
     """missing-space (Y022)
 
     Finds: a `:` without a space after it, where a key and its value were meant.
-    Why:   `epochs:3` is one text to YAML; a key ends with `: `.
+    Why:   YAML reads `epochs:3` as one text, because a key ends with a colon and a space.
     Diff:
         meta:
     -     owner:me
@@ -157,7 +158,7 @@ def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnosti
     """missing-comma (Y024)
 
     Finds: two entries of `[ ]` or `{ }` without a comma between them.
-    Why:   the two would become one text.
+    Why:   without the comma, YAML reads both entries as one text.
     Bad:
         meta: {owner: me team: vision}
     Good:
@@ -171,8 +172,8 @@ def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnosti
 def text_after_quote(span: Span, quote: str) -> Diagnostic:
     """text-after-quote (Y025)
 
-    Finds: more text after a closing quote.
-    Why:   a quoted value ends with its quote.
+    Finds: text after the closing quote of a value.
+    Why:   a quoted value ends with its closing quote.
     Diff:
         meta:
     -     owner: "me" and you
@@ -192,8 +193,8 @@ _CONFLICT = re.compile(r"<{7}|={7}|>{7}")
 def missing_colon(span: Span, text: str) -> Diagnostic:
     """missing-colon (Y026)
 
-    Finds: a line among keys and values that has no `: `.
-    Why:   it is neither a key nor part of the value above it.
+    Finds: a line without `: ` among keys and values, or a line with which git marks a merge conflict.
+    Why:   such a line is neither a key nor a part of the value above it.
     Diff:
         meta:
           owner: me
@@ -213,8 +214,8 @@ def missing_colon(span: Span, text: str) -> Diagnostic:
 def wrong_escape(span: Span, text: str) -> Diagnostic:
     r"""wrong-escape (Y027)
 
-    Finds: a backslash in double quotes that begins no YAML escape.
-    Why:   in double quotes `\` is special; regular expressions and Windows paths belong in single quotes.
+    Finds: a backslash in a text in double quotes that does not begin an escape of YAML, such as `\n`.
+    Why:   in double quotes, `\` begins an escape. Write regular expressions and Windows paths in single quotes.
     Bad:
         meta: {pattern: "\d+"}
     Good:

@@ -15,8 +15,9 @@ from declarative_train.core.span import Span
 def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flow: bool) -> Diagnostic:
     """empty-value (Y009)
 
-    Finds: a key or a list item without a value, often because the lines meant to be inside it are not indented.
-    Why:   nothing, zero or the default may have been meant; `null` is the value that removes a key.
+    Finds: a key, list item or `--set` without a value, often because the lines meant to be inside it are not indented;
+           or a value inside `[ ]` or `{ }` that is cut at its commas, such as `0,001` or `(3, 3)`.
+    Why:   an empty value may mean an empty text, zero or the default; to remove a key, write `null`.
     Diff:
         meta:
     -     owner:
@@ -67,8 +68,8 @@ def empty_option(span: Span, name: str) -> Diagnostic:
 def key_not_text(span: Span, text: str, kind: str) -> Diagnostic:
     """key-not-text (Y010)
 
-    Finds: a key that YAML reads as a number, a boolean, null, a list or a mapping.
-    Why:   names are text everywhere: in paths, in `--set`, in checkpoints.
+    Finds: a key that YAML reads as a number, a boolean, null, a list or a mapping, or a `:` without a key before it.
+    Why:   all keys are texts: they are used in dotted paths, in `--set` and in checkpoints.
     Diff:
         meta:
     -     2026: a good year
@@ -89,8 +90,8 @@ def empty_key(span: Span) -> Diagnostic:
 def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """unknown-anchor (Y011)
 
-    Finds: an alias `*name` without an anchor `&name` above it.
-    Why:   an alias repeats a value that was written before, in the same file.
+    Finds: an alias `*name` without an anchor `&name` above it, or inside the value that has this anchor.
+    Why:   an alias repeats a value that is complete before it, in the same file.
     Diff:
         meta:
     +     team: &team vision
@@ -109,8 +110,8 @@ def anchor_in_itself(span: Span, name: str) -> Diagnostic:
 def too_many_nodes(span: Span, limit: int, *, alias: bool) -> Diagnostic:
     """too-many-nodes (Y012)
 
-    Finds: a file with more than 200,000 values, or whose aliases expand to more.
-    Why:   a few aliases of aliases make billions of values out of ten lines.
+    Finds: a file with more than 200,000 values, after its aliases are replaced by the values that they repeat.
+    Why:   with aliases of aliases, ten lines can expand to billions of values and use up the memory.
     Diff:
         meta:
     -     a: &a [x, x, x, x, x, x, x, x, x, x]
@@ -128,8 +129,8 @@ def too_many_nodes(span: Span, limit: int, *, alias: bool) -> Diagnostic:
 def wrong_merge_key(span: Span, kind: str) -> Diagnostic:
     """wrong-merge-key (Y013)
 
-    Finds: a merge key `<<` whose value is not a mapping, or a list of mappings.
-    Why:   only keys can be merged.
+    Finds: a merge key `<<` whose value is neither a mapping nor a list of mappings.
+    Why:   `<<` inserts the keys of another mapping, and only mappings have keys.
     Diff:
         meta:
     -     sizes: &sizes [1, 2]
@@ -143,7 +144,7 @@ def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
     """explicit-tag (Y014)
 
     Finds: a YAML tag, such as `!!int` or `!name`.
-    Why:   tags are not part of the language: the schema knows the type of each value.
+    Why:   recipes have no tags: the type of each value is given by its key.
     Diff:
         training:
     -     steps: !!int 10
@@ -159,8 +160,8 @@ def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
 def too_deep(span: Span, limit: int) -> Diagnostic:
     """too-deep (Y015)
 
-    Finds: lists and mappings nested more than 64 deep.
-    Why:   no recipe needs more, and a limit protects the programs that read recipes.
+    Finds: lists and mappings that are nested more than 64 levels deep.
+    Why:   no recipe needs as many levels, and very deep nesting makes programs that read YAML crash.
     Bad:
         meta:
           [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1
@@ -174,8 +175,8 @@ def too_deep(span: Span, limit: int) -> Diagnostic:
 def not_utf8(span: Span, byte: int) -> Diagnostic:
     r"""not-utf8 (Y016)
 
-    Finds: bytes that are not UTF-8.
-    Why:   in another encoding the same bytes are other letters.
+    Finds: a file that is not UTF-8 text: it has a byte that is not valid in UTF-8, or is UTF-16.
+    Why:   the same bytes are other letters in another encoding, so names and paths would be read wrongly.
     Bad:
         # bytes: meta: {owner: Ren\xe9}
     Good:
@@ -191,9 +192,10 @@ def another_encoding(span: Span, encoding: str) -> Diagnostic:
 def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
     r"""control-character (Y017)
 
-    Finds: a character that cannot be seen and that YAML does not allow: NUL, escape, a lone surrogate; in a line that
-           cannot be read, one that only looks like a space, such as the no-break space.
-    Why:   such characters come from damaged files or from pasting out of a terminal, a page or a chat.
+    Finds: a control character that YAML does not allow, such as NUL or escape, or half of a surrogate pair. In a line
+           that cannot be parsed, also a character that only looks like a space, such as the no-break space.
+    Why:   such characters cannot be seen. They come from damaged files, or from text copied out of a terminal, a web
+           page or a chat.
     Bad:
         # bytes: meta: {owner: a\x07b}
     Good:
@@ -216,8 +218,8 @@ def no_space(span: Span, character: str) -> Diagnostic:
 def empty_file(span: Span) -> Diagnostic:
     """empty-file (Y018)
 
-    Finds: a file without any key: empty, or nothing but comments.
-    Why:   it is not a recipe, and overrides nothing.
+    Finds: a file without any key: it is empty or has only comments.
+    Why:   such a file describes no run, and as a base or with `--with` it changes nothing.
     Bad:
         # whole file
         # a story, but no recipe
@@ -231,7 +233,7 @@ def several_documents(span: Span) -> Diagnostic:
     """several-documents (Y019)
 
     Finds: a second YAML document in the file, after `---` or `...`.
-    Why:   a file is one recipe; the second document would be ignored.
+    Why:   a file contains one recipe; the second document would be ignored.
     Diff:
         meta: {owner: me}
     -   ---
@@ -243,7 +245,7 @@ def several_documents(span: Span) -> Diagnostic:
 def not_a_mapping(span: Span, kind: str) -> Diagnostic:
     """not-a-mapping (Y020)
 
-    Finds: a file that is a list or a text instead of keys and values.
+    Finds: a file that contains a list or a text instead of keys and values.
     Why:   a recipe is a mapping of sections.
     Bad:
         # whole file
@@ -259,7 +261,7 @@ def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
     """leading-zero (Y021)
 
     Finds: an unquoted integer that begins with a zero.
-    Why:   `010` is 10 in YAML 1.2, and here; in YAML 1.1, so in many tools, it is 8.
+    Why:   `010` is 10 in YAML 1.2 and in dtrain, but 8 in YAML 1.1, which many other tools use.
     Bad:
         meta: {house: 010}
     Good:
@@ -273,7 +275,7 @@ def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
 def unreadable_file(span: Span, path: str, reason: str, help: str | None = None) -> Diagnostic:
     """unreadable-file (Y023)
 
-    Finds: a recipe that does not exist, is a folder, or cannot be opened.
+    Finds: a recipe that does not exist, is a folder, cannot be opened, or is too large to be a recipe.
     Why:   a file that cannot be read cannot be checked.
     Bad:
         # no file
@@ -291,8 +293,9 @@ def file_too_large(span: Span, path: str, limit_bytes: int) -> Diagnostic:
 def not_a_recipe(span: Span, what: str, help: str) -> Diagnostic:
     """not-a-recipe (Y028)
 
-    Finds: a file of another kind: a table, a picture, weights, a saved plan, the YAML of another program.
-    Why:   if it were read as a recipe, every line would be a mistake.
+    Finds: a file that is not a recipe, such as a table, a picture, weights, a saved plan, or the YAML of another
+           program.
+    Why:   if this file were read as a recipe, nearly every line would be reported as a mistake.
     Bad:
         # whole file
         {"version": 2, "dtrain_version": "0.1.0", "fingerprint": "1e91cab446a72a5e", "parameters": []}

@@ -12,8 +12,9 @@ from declarative_train.core.span import Span
 def unused_ignore(code: Span, word: str, edit: Fix) -> Diagnostic:
     """unused-ignore (I001)
 
-    Finds: a `# dtrain: ignore[CODE]` that hides nothing.
-    Why:   it would hide the next mistake of that kind, which has not been reviewed.
+    Finds: a comment `# dtrain: ignore[CODE]` where no diagnostic with this code is given. It is not reported if the
+           recipe has an error.
+    Why:   the comment would hide the next diagnostic with this code, before anyone has read it.
     Bad:
         meta: {owner: me}    # dtrain: ignore[Y021]
     Good:
@@ -25,8 +26,9 @@ def unused_ignore(code: Span, word: str, edit: Fix) -> Diagnostic:
 def ignored_error(code: Span, word: str, there: Span) -> Diagnostic:
     """ignored-error (I002)
 
-    Finds: a `# dtrain: ignore[CODE]` for an error.
-    Why:   a recipe with an error cannot be run; only warnings, and what needs verification, can be accepted.
+    Finds: a comment `# dtrain: ignore[CODE]` for a diagnostic that is an error.
+    Why:   a recipe with an error cannot be run. A comment can only hide warnings and diagnostics that need
+           verification.
     Bad:
         training: {epochs: 3, epochs: 4}    # dtrain: ignore[Y003]
     Good:
@@ -39,8 +41,8 @@ def ignored_error(code: Span, word: str, there: Span) -> Diagnostic:
 def ignore_without_code(span: Span, word: str) -> Diagnostic:
     """ignore-without-code (I003)
 
-    Finds: a comment `# dtrain: ignore` that names no code.
-    Why:   the comment does not say which diagnostic is accepted, so it hides none.
+    Finds: a comment `# dtrain: ignore` or `# dtrain: ignore-file` that names no code.
+    Why:   the comment does not say which diagnostic it accepts, so it hides none.
     Bad:
         meta: {house: 010}   # dtrain: ignore
     Good:
