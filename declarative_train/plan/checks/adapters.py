@@ -15,9 +15,9 @@ from declarative_train.core.span import Span
 def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence[str]) -> Diagnostic:
     """adapts-nothing (U120)
 
-    Finds: an `adapter` for parameters none of which is the weight of a linear map.
-    Why:   adapters are for linear layers and the projections of attention; embeddings, convolutions and norms have none
-           here, and nothing would be trained.
+    Finds: an `adapter` for parameters, none of which is the weight of a linear map.
+    Why:   an adapter changes a linear layer or a projection of attention. It cannot be added to embeddings,
+           convolutions and norms, so nothing would be trained.
     Diff:
         model:
           graph:
@@ -36,9 +36,9 @@ def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence
 def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     """adapted-and-trained (U121)
 
-    Finds: a weight with both an adapter and `frozen: false`.
-    Why:   an adapter is trained instead of its weight; with both, a checkpoint of the adapter alone would lose what the weight
-           learned.
+    Finds: a weight that has an adapter and is also set to `frozen: false`.
+    Why:   an adapter is trained instead of its weight. If both were trained, a checkpoint of the adapter alone would
+           lose what the weight learned.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -46,15 +46,15 @@ def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     -       hidden: {adapter: {type: lora, rank: 4}, frozen: false}
     +       hidden: {adapter: {type: lora, rank: 4}}
     +       logits: {frozen: false}
-    """  # noqa: E501
+    """
     return error("U121", span, f"`{name}` has an adapter, but is trained as well", "remove one of the two")
 
 
 def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Diagnostic:
     """rank-is-full (U122)
 
-    Finds: an adapter whose rank is not smaller than the smaller side of the weight.
-    Why:   it takes more memory than the weight, and can represent no more than training the weight itself.
+    Finds: an adapter whose rank is at least as large as the smaller dimension of its weight.
+    Why:   such an adapter takes more memory than the weight, and can represent no more than training the weight itself.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -70,9 +70,10 @@ def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Di
 def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
     """adapted-and-tied (U123)
 
-    Finds: an adapter for a weight that is tied to another parameter, and for no other.
-    Why:   the two layers would no longer share one weight, so the adapter could not be merged into it. Where a selector
-           matches other weights too (all of a model with tied embeddings), the tied weight is left out, as in PEFT.
+    Finds: an adapter whose selector matches only weights that are tied to other parameters.
+    Why:   the two layers would no longer share one weight, so the adapter could not be merged into it. If a selector
+           also matches other weights (for example all of a model with tied embeddings), only the tied weight is left
+           out, as in PEFT.
     Diff:
         model:
     -     graph:
@@ -93,16 +94,17 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
 def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:
     """base-is-drawn (U124)
 
-    Finds: adapted weights, or frozen parameters of a model with adapters, that start from random numbers; also those
-           that `exclude` of `model.weights` does not read from the file.
-    Why:   frozen parameters keep their random values. An adapter tunes a trained model; a new head must be trained itself.
+    Finds: in a model with adapters, frozen parameters or adapted weights that start from random numbers, also because
+           `exclude` of `model.weights` leaves them out.
+    Why:   frozen parameters keep their random values. An adapter only tunes a layer that is already trained; a new head
+           must be trained itself.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
           parameters:
             hidden: {adapter: {type: lora, rank: 4}}
     +       logits: {frozen: false}
-    """  # noqa: E501
+    """
     if of_all:
         message = "the frozen base of the adapters starts from random numbers"
         return warning("U124", span, message, "load trained weights with `model.weights`")

@@ -12,8 +12,9 @@ from declarative_train.core.span import Span
 def model_of_one_length(span: Span, length: int, why: str) -> Diagnostic:
     """model-of-one-length (G025)
 
-    Finds: a model that cannot compute a batch of a shorter bucket.
-    Why:   a step is as long as its bucket, and a layer has a size that is the length of the longest one.
+    Finds: a model that cannot compute a batch of one of the shorter length buckets.
+    Why:   the batches of a bucket are as long as the bucket, but a layer has a fixed size that only fits the longest
+           one.
     Diff:
         data: {fields: {chat: {length: {buckets: [21, 41]}}}}
         model:
@@ -31,8 +32,8 @@ def model_of_one_length(span: Span, length: int, why: str) -> Diagnostic:
 def padding_decides_mean(span: Span, kind: str, name: str) -> Diagnostic:
     """padding-decides-mean (O107)
 
-    Finds: a loss or metric over the positions of texts in length buckets, without a `mask`.
-    Why:   its mean counts padding, and how much there is depends on the bucket of a batch.
+    Finds: a loss or metric over the positions of texts, without a `mask`, if the texts have length buckets.
+    Why:   its mean includes the padding, and the amount of padding depends on the bucket of a batch.
     Diff:
         data: {fields: {chat: {length: {buckets: [21, 41]}}}}
     -   model: {graph: {counts: null}}
@@ -49,7 +50,7 @@ def bucket_not_divided(span: Span, key: str, length: int, why: str) -> Diagnosti
 
     Finds: a length bucket whose positions do not divide over the ranks of `context`, or of `tensor` with `sequence:
            true`, although those of the longest bucket do.
-    Why:   the model is divided in the same way in every step.
+    Why:   the model is divided over the ranks in one way, which must fit every bucket.
     Diff:
     -   data: {fields: {chat: {length: {buckets: [20, 41]}}}}
     +   data: {fields: {chat: {length: {buckets: [21, 41]}}}}

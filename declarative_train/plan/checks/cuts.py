@@ -14,11 +14,11 @@ from declarative_train.core.span import Span
 def nothing_is_divided(span: Span, reasons: Mapping[str, str], what: str = "no layer") -> Diagnostic:
     """nothing-is-divided (P110)
 
-    Finds: a `tensor` axis whose ranks can divide no layer of the model, or nothing of a library's model in it.
-    Why:   every rank then holds and computes the whole model on the same rows. A linear layer is divided together with
-           the one that reads its features, attention by its heads, an embedding by its rows; the sizes must be
-           multiples of the number of ranks. A model of transformers is divided if the library has a plan for its class
-           (transformers-models.md).
+    Finds: a `tensor` axis over which no layer of the model can be divided, or nothing of a library's model in it.
+    Why:   every rank would hold and compute the whole model for the same rows. The ranks can divide pairs of linear
+           layers (the second reads the features of the first), the heads of attention, and the rows of an embedding;
+           the sizes must be multiples of the number of ranks. A model of transformers can be divided if the library has
+           a plan for its class (transformers-models.md).
     Diff:
     -   parallelism: {tensor: 3}
     -   layout: {gpus: 3}
@@ -35,8 +35,8 @@ def experts_do_not_divide(span: Span, path: str, reason: str) -> Diagnostic:
 
     Finds: an `expert` axis whose number of ranks does not divide the experts of a layer, or a model of transformers
            whose experts cannot be divided in the way of the library's plan (transformers-models.md).
-    Why:   each rank holds the same number of experts, so that the ranks send as much as they receive where the experts
-           are used equally.
+    Why:   each rank must hold the same number of experts: then ranks send as much as they receive if all experts are
+           used equally.
     Diff:
         model: {graph: {act: {type: moe, experts: 4, top_k: 1, hidden: 32}}}
     -   parallelism: {expert: 3}
@@ -51,10 +51,9 @@ def experts_do_not_divide(span: Span, path: str, reason: str) -> Diagnostic:
 def no_experts(span: Span, models: Sequence[str] = ()) -> Diagnostic:
     """no-experts (P112)
 
-    Finds: an `expert` axis for a model without a layer `moe`, and without a model of transformers for whose class the
-           library has a plan to divide experts (transformers-models.md).
-    Why:   the axis divides the experts of these layers. Without any, its ranks only average gradients, as those of
-           `replicate` do.
+    Finds: an `expert` axis for a model without experts: it has neither a layer `moe` nor a model of transformers whose
+           class has a plan of the library to divide experts (transformers-models.md).
+    Why:   the axis divides experts. Without any, its ranks only average gradients, which the axis `replicate` does too.
     Diff:
     -   parallelism: {expert: 2}
     +   parallelism: ddp
@@ -69,10 +68,11 @@ def no_experts(span: Span, models: Sequence[str] = ()) -> Diagnostic:
 def positions_not_divided(span: Span, reason: str) -> Diagnostic:
     """positions-not-divided (P113)
 
-    Finds: a `context` axis for a model or an objective that mixes the positions of a sequence, or whose sequences do
-           not divide over the ranks.
-    Why:   each rank computes its positions alone. Only self-attention exchanges keys, and `moe` sums for its balance
-           loss; a mean over positions, or a convolution, would see a part of the sequence.
+    Finds: a `context` axis for a model or an objective that mixes the positions of a sequence, or for sequences whose
+           length cannot be divided over the ranks.
+    Why:   each rank computes only its own positions. Self-attention exchanges keys between ranks, and `moe` exchanges
+           the sums for its balance loss; everything else, such as a mean over positions or a convolution, would see
+           only a part of the sequence.
     Diff:
     -   parallelism: {context: 2}
     +   parallelism: ddp

@@ -13,9 +13,9 @@ from declarative_train.core.span import Span
 def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
     """channels-last (G020)
 
-    Finds: images of height, width, channels that a `conv2d` reads.
-    Why:   `conv2d` expects channels first: every row of pixels becomes a channel, and the kernel slides over the width and
-           the colours.
+    Finds: images with the dimensions (height, width, channels) as the input of `conv2d`.
+    Why:   `conv2d` expects the channels first. It would read each row of pixels as a channel, and slide its kernel over
+           width and colours.
     Diff:
         data:
           fields:
@@ -27,7 +27,7 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
     +       conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: image}
             flat: {type: flatten}
             hidden: {input: flat}
-    """  # noqa: E501
+    """
     height, width, channels = shape
     message = (
         f"`{field}` is ({height}, {width}, {channels}), but `conv2d` expects channels first: here {height} channels of "
@@ -39,7 +39,7 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
 def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float], *, is_image: bool) -> Diagnostic:
     """unscaled-input (R131)
 
-    Finds: a field of large numbers, such as pixels from 0 to 255, that a layer with weights reads as they are.
+    Finds: a field of large numbers, such as pixels from 0 to 255, that a layer with weights reads without scaling.
     Why:   weights are initialised for inputs of about -1 to 1. Inputs a hundred times larger make the first outputs and
            gradients a hundred times too large, and training is unstable or slow.
     Diff:
@@ -62,8 +62,9 @@ def columns_of_other_magnitude(
 ) -> Diagnostic:
     """columns-of-other-magnitude (R132)
 
-    Finds: a field whose columns differ by a factor of a thousand and more, read as it is by a layer with weights.
-    Why:   the largest column dominates the others: no lr suits the weights of both.
+    Finds: a field that a layer with weights reads without normalising, although its columns differ by a factor of 1,000
+           or more.
+    Why:   the largest column dominates the outputs and gradients: no learning rate suits the weights of all columns.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -89,9 +90,9 @@ def columns_of_other_magnitude(
 def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
     """large-targets (R133)
 
-    Finds: numbers of ten thousand and more as the target of a regression that a layer has to predict.
-    Why:   a network starts with outputs of about 1. The gradient of a squared error of that size makes sgd diverge, and
-           adam, which moves each weight by about the lr in a step, needs millions of steps to get there.
+    Finds: a regression whose target has numbers of 10,000 or more, predicted by a layer with weights.
+    Why:   the outputs of a network start at about 1. With errors of 10,000, the gradient of a squared error makes sgd
+           diverge, and adam, which moves each weight by about the learning rate in a step, needs millions of steps.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -115,9 +116,10 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
 def target_out_of_reach(span: Span, input: str, function: str, target: str, share: float) -> Diagnostic:
     """target-out-of-reach (O017)
 
-    Finds: a loss of distances whose input is the output of a bounded function, such as `relu` or `sigmoid`, and whose
-           target has values that this function never gives.
-    Why:   the model cannot answer such rows. `normalize: standard` makes about half of the values negative.
+    Finds: a loss that compares numbers, such as `mse`, whose input is the output of a bounded function, such as `relu`
+           or `sigmoid`, and whose target has values that this function cannot give.
+    Why:   the model cannot predict the targets of these rows. For example, `normalize: standard` makes about half of
+           the values negative.
     Diff:
         model:
           graph:
@@ -136,8 +138,9 @@ def target_out_of_reach(span: Span, input: str, function: str, target: str, shar
 def relative_error_around_zero(span: Span, metric: str, target: str) -> Diagnostic:
     """relative-error-around-zero (O018)
 
-    Finds: a `mape` whose target has values of both signs, or zeros.
-    Why:   an error is divided by the target: the rows next to 0 decide the mean, whatever is learned about the others.
+    Finds: the metric `mape` with a target that has zeros, or both positive and negative values.
+    Why:   each error is divided by its target, so rows whose target is near 0 decide the mean, whatever the model
+           learned about other rows.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}
@@ -155,7 +158,7 @@ def relative_error_around_zero(span: Span, metric: str, target: str) -> Diagnost
 def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     """id-as-feature (R134)
 
-    Finds: a column that counts the rows (1, 2, 3, ...) among those that the model reads.
+    Finds: a column that numbers the rows (1, 2, 3, ...), in a field that the model reads.
     Why:   it gives the position of a row in the file, which carries no information about the row. If the file is sorted, the
            model learns the target from the position; future rows have other numbers.
     Diff:
@@ -180,9 +183,9 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
 def padding_is_read(span: Span, node: str, field: str, ports: tuple[str, str]) -> Diagnostic:
     """padding-is-read (R139)
 
-    Finds: texts of different lengths, and an encoder that also reads the padding of the shorter ones.
-    Why:   every token attends to every other: the output for a text would depend on how much padding follows it, and
-           on `length`. A published model was trained with a mask.
+    Finds: texts of different lengths that an encoder reads without a mask for the padding of the shorter ones.
+    Why:   in an encoder, every token attends to every other token. Without a mask, the output for a text depends on the
+           amount of padding after it, and so on `length`. Published models were trained with a mask.
     Diff:
         # file: recipe.yaml
         extends: people.yaml

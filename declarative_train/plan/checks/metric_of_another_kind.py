@@ -1,6 +1,6 @@
 """metric-of-another-kind (O010)
 
-Finds: a metric that makes no sense for its loss: the accuracy or auroc of a regression, the rmse of class scores.
+Finds: a metric that does not suit its loss: the accuracy or auroc of a regression, or the rmse of class scores.
 Why:   the number means nothing. `accuracy` of a regression compares signs; `rmse` of logits measures the distance of a
        score from 0 or 1.
 Diff:

@@ -18,8 +18,8 @@ from declarative_train.files.open_files import format_path
 def init_does_not_fit(span: Span, parameter: str, shape_error: ShapeError) -> Diagnostic:
     """init-does-not-fit (U101)
 
-    Finds: an `init` for a parameter whose shape the rule cannot fill.
-    Why:   rules that count inputs and outputs have no meaning for a bias.
+    Finds: an `init` that cannot fill a parameter of this shape.
+    Why:   some initialisers need the numbers of inputs and outputs of a matrix, which a bias does not have.
     Diff:
         model:
           parameters:
@@ -40,8 +40,8 @@ def tie_does_not_fit(
 ) -> Diagnostic:
     """tie-does-not-fit (U102)
 
-    Finds: a `tie` to a parameter that does not exist, that has another shape, or that is tied back.
-    Why:   tied parameters are one tensor in two places.
+    Finds: a `tie` to a parameter that does not exist or has another shape, or ties that form a circle.
+    Why:   tied parameters are one tensor that is used in two places.
     Diff:
         model:
     +     graph:
@@ -73,8 +73,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 def optimizer_does_not_fit(span: Span, shape_error: ShapeError) -> Diagnostic:
     """optimizer-does-not-fit (U103)
 
-    Finds: an optimizer that cannot update some of the parameters it is given, such as muon with a bias.
-    Why:   torch refuses them when the optimizer is made, on every rank.
+    Finds: an optimizer that cannot update some of its parameters, such as muon with a bias.
+    Why:   torch raises an error for such parameters when a rank makes its optimizer.
     Diff:
         training:
     -     optimizer: {type: muon, lr: 0.01}
@@ -101,7 +101,7 @@ def nothing_trains(span: Span) -> Diagnostic:
 def weights_not_found(span: Span, path: str) -> Diagnostic:
     """weights-not-found (U105)
 
-    Finds: a file of start values that does not exist.
+    Finds: a file of initial values that does not exist.
     Why:   every rank would fail before its first step.
     Diff:
         model:
@@ -116,15 +116,16 @@ def weights_not_found(span: Span, path: str) -> Diagnostic:
 def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) -> Diagnostic:
     """weights-do-not-fit (U106)
 
-    Finds: a file of start values whose names or shapes are not those of the parameters that it is for.
-    Why:   every rank would fail before its first step. `rename: {"head.": drop}` leaves out what the model does not have.
+    Finds: a file of initial values whose names or shapes differ from those of the parameters that it should fill.
+    Why:   every rank would fail before its first step. `rename: {"head.": drop}` leaves out tensors that the model does
+           not have.
     Diff:
         model:
     -     weights: {hidden: {path: data/backbone.safetensors}}
     +     graph:
     +       hidden: {type: linear, out_features: 8, input: pixels}
     +     weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
-    """  # noqa: E501
+    """
     return error("U106", span, f"{format_path(path)} {problem}", hint)
 
 
@@ -133,7 +134,8 @@ def frozen_is_drawn(span: Span, names: Sequence[str]) -> Diagnostic:
 
     Finds: frozen parameters that start from random numbers: no file of `model.weights` fills them, and they have no
            `init`.
-    Why:   they keep these numbers: a teacher without weights teaches noise, and a frozen backbone has learned nothing.
+    Why:   they would keep these numbers. A teacher without weights teaches noise, and a frozen backbone without weights
+           has learned nothing.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -150,9 +152,9 @@ def frozen_is_drawn(span: Span, names: Sequence[str]) -> Diagnostic:
 def new_tokens_are_frozen(span: Span, names: Sequence[str]) -> Diagnostic:
     """new-tokens-are-frozen (U113)
 
-    Finds: tokens that are added to a published model whose embedding stays frozen next to adapters.
-    Why:   an adapter does not train the rows of the new tokens: they keep the mean of the others, and the model cannot tell
-           one new token from another.
+    Finds: a published model with adapters to which tokens are added, while its embedding is frozen.
+    Why:   an adapter does not train the embedding's rows for the new tokens. All new tokens keep the same value, the
+           mean of the other rows, so the model cannot tell them apart.
     Diff:
         model:
           graph:
@@ -163,7 +165,7 @@ def new_tokens_are_frozen(span: Span, names: Sequence[str]) -> Diagnostic:
           parameters:
             up: {adapter: {type: lora, rank: 2}}
     +       embed: {frozen: false}
-    """  # noqa: E501
+    """
     what = f"{list_quoted(names)} {'is' if len(names) == 1 else 'are'} frozen"
     last = names[0].rpartition(".")[0].rpartition(".")[2]
     hint = f"train the whole table next to the adapters: `{last}: {{frozen: false}}` under `model.parameters`"
@@ -173,7 +175,7 @@ def new_tokens_are_frozen(span: Span, names: Sequence[str]) -> Diagnostic:
 def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic:
     """head-is-drawn (U110)
 
-    Finds: a published model without the head that the node asks for: its parameters start from random numbers.
+    Finds: a published model without the head that the recipe asks for: the head starts from random numbers.
     Why:   this is normal for a new task. It is reported because a typo in `head`, or the wrong file, looks the same.
     Diff:
         model:
@@ -211,8 +213,8 @@ def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
 def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[str]) -> Diagnostic:
     """rename-matches-nothing (U107)
 
-    Finds: an entry of `rename` that no name in the file of start values begins with, or a selector that matches none.
-    Why:   it renames nothing: a typo in the name, or another file than the one it was written for.
+    Finds: an entry of `rename` that matches no name in the file of initial values, as a beginning or as a selector.
+    Why:   the entry has no effect: its name has a typo, or it was written for another file.
     Diff:
         model:
     -     weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
@@ -224,9 +226,9 @@ def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[s
 def tied_embedding_start(span: Span, table: str, head: str, std: float, width: int) -> Diagnostic:
     """tied-embedding-start (U108)
 
-    Finds: an embedding tied to the last layer, with the start values of an embedding: N(0, 1).
-    Why:   in the last layer they make logits as large as the square root of the width, so that training starts with a loss
-           of tens or hundreds, far above ln(number of classes), and needs many steps to reduce it.
+    Finds: an embedding that is tied to the output layer and starts with the values of an embedding, N(0, 1).
+    Why:   in the output layer, these values make logits as large as the square root of the width. Training then starts
+           with a loss of tens or hundreds, far above ln(number of classes), and needs many steps to reduce it.
     Diff:
         model:
           graph:
@@ -236,7 +238,7 @@ def tied_embedding_start(span: Span, table: str, head: str, std: float, width: i
           parameters:
     +       embed.weight: {init: {type: normal, std: 0.02}}
             logits.weight: {tie: embed.weight}
-    """  # noqa: E501
+    """
     message = (
         f"`{head}` is tied to the embedding `{table}`, which starts with a standard deviation of {std:g}: with a width "
         f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of random guessing"
@@ -248,8 +250,8 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     """muon-on-embedding (U109)
 
     Finds: an embedding that `muon` updates.
-    Why:   only the rows that the samples look up have a gradient; muon makes it orthogonal, which moves all other rows as
-           much. The authors of muon give embeddings another optimizer.
+    Why:   only the rows of tokens in the batch have a gradient, but muon makes the whole update orthogonal, so it moves
+           all other rows as much. The authors of muon use another optimizer for embeddings.
     Diff:
         model:
           graph:
@@ -261,7 +263,7 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     +       embed: {optimizer: {type: adamw, lr: 1e-3}}
         training:
           optimizer: {type: muon, lr: 0.02}
-    """  # noqa: E501
+    """
     # Reported once, for the first of them.
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     message = f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding"
@@ -272,10 +274,11 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
 def unaligned_classes(span: Span, name: str, number: int, precision: str) -> Diagnostic:
     """unaligned-classes (U114)
 
-    Finds: a linear layer with thousands of outputs whose number is not a multiple of 8, in bf16 or fp16 on a GPU.
-    Why:   the rows of its results begin at addresses at which the tensor cores cannot write them, and much slower code
-           computes them. For GPT-2's 50,257 tokens this layer's forward took 13.2 ms on an H200, and 1.8 ms with 50,304
-           (GPUs, in docs/performance.md). The additional classes are never a target, and their scores fall.
+    Finds: a linear layer with thousands of outputs whose number is not a multiple of 8, computed in bf16 or fp16 on a
+           GPU.
+    Why:   tensor cores cannot write rows that begin at unaligned addresses, so much slower code computes the layer. For
+           GPT-2's 50,257 tokens this layer's forward took 13.2 ms on an H200, and 1.8 ms with 50,304 (GPUs, in
+           docs/performance.md). The additional classes are never a target, and training lowers their scores.
     Diff:
         data:
           fields:
@@ -298,7 +301,7 @@ def muon_on_experts(span: Span, names: Sequence[str]) -> Diagnostic:
     """muon-on-experts (U112)
 
     Finds: experts of a layer `moe` that `muon` updates.
-    Why:   the matrices of all experts are stacked in one parameter, which muon would make orthogonal as a whole,
+    Why:   all experts of a layer are stacked in one parameter. muon would make this parameter orthogonal as a whole,
            instead of the matrix of each expert.
     Diff:
         model:
@@ -320,14 +323,14 @@ def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
     """zeros-everywhere (G021)
 
     Finds: a model of several layers whose matrices all start at zero.
-    Why:   each layer passes zeros to the next one and a gradient of zero to the one before: only the last bias learns, and
-           the model gives the same output for every sample. A single layer may start at zero.
+    Why:   each layer passes zeros to the next layer and a gradient of zero to the previous one. Only the last bias
+           learns, and the model gives the same output for every sample. A single layer may start at zero.
     Diff:
         model:
           parameters:
     -       "*": {init: {type: zeros}}
     +       "*": {init: {type: normal, std: 0.02}}
-    """  # noqa: E501
+    """
     # A warning, not an error: parallel layers whose outputs are added up do learn.
     message = f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another"
     hint = "remove `init`, or initialise only the last layer, or the biases (`*.bias`), at zero"

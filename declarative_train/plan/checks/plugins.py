@@ -17,8 +17,10 @@ from declarative_train.graph.inspect_plugin import Habits
 def plugin_not_run(span: Span, type: str) -> Diagnostic:
     """plugin-not-run (G022)
 
-    Finds: an optimizer, lr schedule, loss or metric of a plugin, in a recipe that is checked without running its code.
-    Why:   only its code knows what a step does and how much memory it needs; the graph and the plan are unchecked, too.
+    Finds: an optimizer, learning rate schedule, loss or metric of a plugin, if the recipe is checked without running
+           the plugin's code.
+    Why:   only the code defines what a step computes and how much memory it needs. So the graph and the plan are not
+           checked either.
     Bad:
         plugins: [my_optimizer.py]
         training: {optimizer: {type: my_optimizer, lr: 0.1}}
@@ -32,11 +34,11 @@ def plugin_not_run(span: Span, type: str) -> Diagnostic:
 def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec) -> Diagnostic:
     """plugin-mixes-samples (R135)
 
-    Finds: a layer of a plugin in which the result of a sample depends on the other samples of its batch, or that holds
-           a batch normalisation of torch, in a layout that splits the batch; or, in evaluation, in any layout. Found by
-           running it on generated samples, with `--plugins` and by `run`.
-    Why:   the slice of a rank depends on the number of ranks, accumulation steps and microbatches, and so does every
-           gradient. Modes give equal gradients only without such layers.
+    Finds: a layer of a plugin in which the result for a sample depends on the other samples of its batch, in a layout
+           that splits the batch; or, in evaluation, in any layout. A batch normalisation of torch in the layer counts
+           too. Found by running the layer on generated samples, with `--plugins` and by `run`.
+    Why:   the samples that such a layer sees together depend on the number of ranks, accumulation steps and
+           microbatches, and so does every gradient. Only without such layers do all modes give equal gradients.
     Diff:
     -   plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
     +   plugins: [my_layers.py]   # def forward(self, x): return x
@@ -68,7 +70,7 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
 def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
     """scalar-in-shards (R136)
 
-    Finds: a parameter without dimensions, such as a plugin's logit scale, in a mode that shards parameters. Seen with
+    Finds: a parameter without dimensions, such as a plugin's logit scale, in a mode that shards parameters. Found with
            `--plugins`, and by `run`.
     Why:   shards are cut along the first dimension, which a scalar does not have; torch's `fully_shard` does not accept
            it.
@@ -90,10 +92,10 @@ def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
 def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) -> Diagnostic:
     """plugin-tensor-unregistered (R137)
 
-    Finds: a layer of a plugin that holds a tensor as a plain attribute, neither a parameter nor a buffer. Seen with
-           `--plugins`, and by `run`.
-    Why:   such a tensor stays on the CPU when the model goes to a GPU, where the first step fails; it keeps its precision,
-           is not trained, and is in no checkpoint.
+    Finds: a layer of a plugin that holds a tensor as a plain attribute, neither as a parameter nor as a buffer. Found
+           with `--plugins`, and by `run`.
+    Why:   such a tensor stays on the CPU when the model is moved to a GPU, so the first step fails there. It also keeps
+           its precision, is not trained, and is not saved in checkpoints.
     Diff:
     -   plugins: [plain_tensor.py]   # self.centre = torch.zeros(64)
     +   plugins: [my_layers.py]      # self.register_buffer("centre", torch.zeros(64))
@@ -101,7 +103,7 @@ def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) ->
           graph:
     -       hidden: {type: centred, input: pixels}
     +       hidden: {type: my_layer, input: pixels}
-    """  # noqa: E501
+    """
     others = f" (and {len(tensors) - 1} more)" if len(tensors) > 1 else ""
     *owner, attribute = tensors[0].split(".")
     return warning(
@@ -116,10 +118,10 @@ def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) ->
 def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
     """plugin-changes-input (R138)
 
-    Finds: a layer of a plugin whose `forward` writes into its input (`x += 1`, `x.clamp_()`, `nn.ReLU(inplace=True)` as
-           its first operation). Seen with `--plugins`, and by `run`.
-    Why:   another node, or the loss, may read the same tensor and would see other numbers; in some modes the input is a
-           view that torch does not allow to be modified.
+    Finds: a layer of a plugin whose `forward` changes its input in place (`x += 1`, `x.clamp_()`,
+           `nn.ReLU(inplace=True)` as its first operation). Found with `--plugins`, and by `run`.
+    Why:   another node, or the loss, may read the same tensor and would see the changed numbers. In some modes the
+           input is a view that torch does not allow to be changed.
     Diff:
     -   plugins: [in_place.py]   # def forward(self, x): return x.mul_(2)
     +   plugins: [my_layers.py]  # def forward(self, x): return x

@@ -18,9 +18,10 @@ from declarative_train.data.spec import BatchSpec
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     """cannot-balance (O105)
 
-    Finds: weights `balanced` that cannot be counted: a training row has a class for which the input has no score, or
-           `ignore_index` or the mask excludes all items.
-    Why:   the weight of a class is its inverse share of the training rows, counted when the recipe is compiled.
+    Finds: class weights `balanced` that cannot be computed: a training row has a class for which the input has no
+           score, or `ignore_index` or the mask excludes all items.
+    Why:   the weight of a class is the inverse of its share of the training rows, which are counted when the recipe is
+           compiled.
     Diff:
         # whole file
         name: balance
@@ -64,8 +65,8 @@ def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bo
 def no_tokens(span: Span, duration: str) -> Diagnostic:
     """no-tokens (R102)
 
-    Finds: a duration in tokens, where samples are not made of tokens.
-    Why:   what counts as tokens is the first sequence of token ids that the model reads; here it reads none.
+    Finds: a duration in tokens, although the samples are not texts.
+    Why:   tokens are counted in the first sequence of token ids that the model reads, and this model reads none.
     Bad:
         evaluation: {every: 1000 tokens}
     Good:
@@ -77,9 +78,9 @@ def no_tokens(span: Span, duration: str) -> Diagnostic:
 def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, is_warmup: bool = False) -> Diagnostic:
     """past-the-end (R103)
 
-    Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is
-           longer than the run, or than the rest of it after the warm-up.
-    Why:   it never happens; and a warm-up as long as the run never reaches the learning rate of the recipe.
+    Finds: an interval, a patience or a duration of the lr schedule that is longer than the run, or than the rest of the
+           run after the warm-up. (Durations are compared in steps of this data and batch.)
+    Why:   the event never happens; with a warm-up as long as the run, the learning rate of the recipe is never reached.
     Diff:
         training: {epochs: 1}
     -   checkpoint: {every: 1000000 steps}
@@ -96,8 +97,9 @@ def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, 
 def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnostic:
     """average-longer-than-run (R111)
 
-    Finds: a moving average of the weights that looks back over more than a third of the run.
-    Why:   such an average does not reach its decay in most of the run, and its weights are far behind the trained ones.
+    Finds: a moving average of the weights that covers more than a third of the run.
+    Why:   for most of the run the average uses a smaller decay than the recipe's, and its weights are far behind the
+           trained ones.
     Diff:
         training:
           steps: 300
@@ -119,8 +121,8 @@ def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnos
 def lr_vanishes(span: Span, step: int, num_steps: int) -> Diagnostic:
     """lr-vanishes (R112)
 
-    Finds: an lr schedule that falls below a ten-thousandth of the lr before the middle of the run.
-    Why:   the second half of the run, or more of it, changes nothing.
+    Finds: a learning rate schedule that falls below a ten-thousandth of the learning rate before the middle of the run.
+    Why:   in the second half of the run, or longer, the weights hardly change.
     Diff:
         training:
           steps: 300
@@ -144,9 +146,9 @@ def schedule_past_the_end(span: Span, shape_error: ShapeError) -> Diagnostic:
 def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int], batch: BatchSpec) -> Diagnostic:
     """group-does-not-divide (R104)
 
-    Finds: `over: N samples` whose groups do not match the microbatches.
-    Why:   N divides the rows of one rank's microbatch (several groups in a forward), or is a multiple of them that
-           divides ranks x microbatch (a group over several ranks); otherwise a group would be split.
+    Finds: `over: N samples`, if groups of N samples do not fit the microbatches.
+    Why:   no group may be split by the layout. Either N divides the rows of a rank's microbatch (several groups in one
+           forward), or N is a multiple of these rows that divides ranks x microbatch (a group over several ranks).
     Diff:
         model:
           graph:
@@ -166,8 +168,8 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     """pairs-torn (R110)
 
     Finds: `mixup` or `cutmix` with an odd number of samples in a microbatch.
-    Why:   positions 2k and 2k + 1 of the epoch's order are mixed with each other. Both must be in one microbatch, so that
-           every layout mixes the same samples without communication between ranks.
+    Why:   samples 2k and 2k + 1 in the order of the epoch are mixed with each other. Both must be in one microbatch, so
+           that every layout mixes the same samples without communication between ranks.
     Diff:
         data:
           fields: {digit: {type: category, column: label, one_hot: true}}
@@ -176,7 +178,7 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
         layout: {gpus: 1}
     -   training: {global_batch_size: 15}
     +   training: {global_batch_size: 16}
-    """  # noqa: E501
+    """
     size = batch.microbatch_size
     sizes = sorted({max(2, size - 1), size + 1})
     more = batch.data_parallel_size * batch.accumulation * batch.num_microbatches
@@ -189,9 +191,10 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
 def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> Diagnostic:
     """group-of-microbatch (R105)
 
-    Finds: a node that reads across the batch, over the slice of one rank, in a layout with several such slices.
-    Why:   its result, and so every gradient, depends on the number of ranks, accumulation steps and microbatches; with a
-           number of samples it is the same everywhere.
+    Finds: a node that computes with all samples of a rank's microbatch, in a layout with several microbatches for each
+           batch.
+    Why:   its result, and so every gradient, depends on the number of ranks, accumulation steps and microbatches. With
+           `over: N samples`, it is the same in every layout.
     Diff:
         model:
           graph:
@@ -201,7 +204,7 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
         parallelism: ddp
         layout: {gpus: 2}
         training: {global_batch_size: 16}
-    """  # noqa: E501
+    """
     # Reported once, at the first of them.
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     return warning(
@@ -216,8 +219,8 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
 def padded_group(span: Span, name: str) -> Diagnostic:
     """padded-group (R106)
 
-    Finds: a pipeline whose last, partial batch is padded, with a node that reads across the batch.
-    Why:   all microbatches of a pipeline have one size, so the padding would be part of the statistics.
+    Finds: a node that computes with several samples, in a pipeline whose last, partial batch is padded.
+    Why:   all microbatches of a pipeline have the same size, so the statistics of the node would include the padding.
     Diff:
     -   data: {last_batch: keep}
     +   data: {last_batch: drop}
@@ -236,8 +239,8 @@ def padded_group(span: Span, name: str) -> Diagnostic:
 def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) -> Diagnostic:
     """group-across-replicas (R107)
 
-    Finds: a node in `dp` whose groups of samples are larger than a replica's microbatch.
-    Why:   the replicas of `dp` share one process and cannot communicate within a forward, as ranks can.
+    Finds: a node in mode `dp` whose groups of samples are larger than the microbatch of a model copy.
+    Why:   the model copies of `dp` share one process and, unlike ranks, cannot communicate within a forward.
     Diff:
         model:
           graph:
@@ -258,11 +261,11 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
 def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
     """draws-of-layout (R108)
 
-    Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that splits a batch.
-           Numbers that an expression draws from fields alone are the same on every layout.
-    Why:   each rank draws the numbers for its samples: the same layout draws the same ones, bit by bit; another layout
-           draws others from the same distribution. Modes give equal gradients only without such nodes. If that does not
-           matter for this run, confirm it with `# dtrain: ignore[R108]` on its line.
+    Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that splits a
+           batch. (Numbers that an expression draws from fields alone are the same in every layout.)
+    Why:   each rank draws the numbers for its own samples. The same layout always draws the same numbers; another
+           layout draws others from the same distribution. Only without such nodes do all modes give equal gradients. If
+           that does not matter for this run, confirm it with `# dtrain: ignore[R108]` on its line.
     Diff:
         model:
           graph:
@@ -271,7 +274,7 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     -   layout: {gpus: 2}
     +   parallelism: single
     +   layout: {gpus: 1}
-    """  # noqa: E501
+    """
     # Reported once, at the first of them. A plugin that is too large to be tried may or may not draw numbers.
     draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
@@ -282,9 +285,9 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
 def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagnostic:
     """group-of-one (R120)
 
-    Finds: a batch_norm over single values whose last group of an epoch is one sample.
-    Why:   one value has no variance. It is normalised to 0, so that the layers below learn nothing from the sample, and
-           is left out of the running statistics; torch raises an error instead.
+    Finds: a `batch_norm` with one value per sample, whose last group in an epoch has one sample.
+    Why:   one value has no variance (torch raises an error). Here it is normalised to 0 and left out of the running
+           statistics, so the layers before it learn nothing from the sample.
     Diff:
     -   data: {split: {validation: 0.1}}
     +   data: {split: {validation: 0.1}, last_batch: drop}
@@ -305,9 +308,9 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
 def weights_without_statistics(span: Span, path: str) -> Diagnostic:
     """weights-without-statistics (R126)
 
-    Finds: weights of a run whose checkpoint has no plan, so that the statistics of its fields are unknown.
-    Why:   means, standard deviations and class numbers are computed again from the training rows. If these rows differ
-           from those of the run, the weights get other numbers than those that they were trained on.
+    Finds: weights from a run whose checkpoint has no plan, so that the run's statistics of fields are unknown.
+    Why:   means, standard deviations and class numbers are computed again, from the training rows of this recipe. If
+           these differ from the rows of that run, the weights read other numbers than in their training.
     Diff:
         data:
           fields:

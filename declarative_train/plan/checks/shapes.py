@@ -15,10 +15,10 @@ from declarative_train.core.span import Span
 def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
     """no-gradient (G009)
 
-    Finds: a loss term that gives no gradient to any parameter, since a function before it stops the gradient or has no
-           derivative in torch.
-    Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, that of `round`, `floor` and `sign` is
-           zero: the run ends normally without learning anything, or fails in the first backward.
+    Finds: a loss term from which no parameter gets a gradient, because a function between them stops the gradient or
+           has no derivative in torch.
+    Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, and that of `round`, `floor` and
+           `sign` is zero. The run would end normally without learning anything, or fail in the first backward.
     Diff:
         model:
           graph:
@@ -28,7 +28,7 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
         objective:
           losses: {far: {type: mean, input: far}}
           metrics: {accuracy: {input: logits, target: digit}}
-    """  # noqa: E501
+    """
     message = f"no parameter receives a gradient from the loss `{term}`: it is lost before `{input}`"
     hint = f"remove the function that stops the gradient; to watch `{input}` only, make it a metric"
     return error("G009", span, message, hint, stops)
@@ -44,10 +44,10 @@ def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...])
 def target_that_trains(span: Span, term: str, target: str, node: str | None) -> Diagnostic:
     """target-that-trains (G024)
 
-    Finds: a target that the loss trains, next to an input that it trains too; or the only one that it trains, where the
-           loss is not the same with its sides swapped (`kl_div`, `cross_entropy`).
-    Why:   the target moves towards the prediction: the two agree on a constant. A teacher is frozen, or its output is
-           behind a `detach`; the input of a loss is what is to be trained.
+    Finds: a target that depends on trained parameters, if the input of the loss depends on some too, or if the loss is
+           not symmetric (`kl_div`, `cross_entropy`).
+    Why:   the loss would move the target towards the prediction, until both agree on a constant. Freeze the teacher, or
+           put its output into `detach`; the input of a loss is the side that should be trained.
     Diff:
         model:
           graph:
@@ -72,9 +72,9 @@ def target_that_trains(span: Span, term: str, target: str, node: str | None) -> 
 def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     """idle-parameters (G010)
 
-    Finds: parameters that no loss term reaches, while others are trained.
-    Why:   they keep their start values: a head that only a metric reads, or layers before a `detach`. They are left out of
-           the optimizer in every mode, so that its weight decay does not change them either.
+    Finds: parameters on which no loss term depends, while others are trained.
+    Why:   they keep their initial values. Examples are a head that only a metric reads, and layers before a `detach`.
+           The optimizer leaves them out in every mode, so weight decay does not change them either.
     Diff:
         model:
           graph:
@@ -88,7 +88,7 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     +       first: {type: cross_entropy, input: logits, target: digit}
     +       second: {type: cross_entropy, input: other, target: digit}
     +     metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
-    """  # noqa: E501
+    """
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
     message = f"no loss reaches {format_count(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
     hint = f"use their output in a loss, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`"
@@ -99,7 +99,8 @@ def no_images(span: Span, word: bool) -> Diagnostic:
     """no-images (G023)
 
     Finds: `training.channels_last` of a model without a convolution over images.
-    Why:   it sets the memory order of the channels of `conv2d` and `conv_transpose2d`, and the model has none.
+    Why:   this key sets the memory order of the inputs of `conv2d` and `conv_transpose2d`, and the model has no such
+           layer.
     Diff:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
@@ -111,8 +112,8 @@ def no_images(span: Span, word: bool) -> Diagnostic:
 def lone_sample(span: Span, name: str) -> Diagnostic:
     """lone-sample (G012)
 
-    Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, but gets one sample at a time.
-    Why:   a number minus its own mean is 0, and a single candidate is always correct: nothing is learned.
+    Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, but only gets one sample at a time.
+    Why:   a value minus its own mean is 0, and a single candidate is always the right one, so nothing is learned.
     Diff:
         model:
           graph:
@@ -129,7 +130,8 @@ def lone_sample(span: Span, name: str) -> Diagnostic:
 def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagnostic:
     """step-fails (G013)
 
-    Finds: a model whose first step fails on the first rows: an operation fails, or a loss is not a finite number.
+    Finds: a model whose first step fails when it is tried with the first rows: an operation fails, or a loss is not
+           finite.
     Why:   the run would stop there; this check also names the node that causes it.
     Diff:
         model:

@@ -16,9 +16,9 @@ from declarative_train.core.span import Span
 def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
     """cut-not-a-node (P101)
 
-    Finds: a name in `cut_before` that is not a node at which the model can be cut.
-    Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; a
-           copy cannot be split, and nodes computed from fields alone belong to no stage.
+    Finds: a name in `cut_before` that is not a place at which the model can be cut.
+    Why:   the model can be cut before a top-level node, and before and after each copy of an outermost `repeat`. A copy
+           cannot be split, and nodes computed from fields alone belong to no stage.
     Diff:
     -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logit]}}
     +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
@@ -32,7 +32,8 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
 def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     """cut-out-of-order (P102)
 
-    Finds: names in `cut_before` that are not in the order of the graph, or that start a stage without a node.
+    Finds: names in `cut_before` that are not in the order of the graph, or a name that leaves the stage before it
+           empty.
     Why:   the stages run in the order of the graph, from the fields to the loss.
     Diff:
     -   parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
@@ -54,7 +55,7 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
     """nothing-in-stage (P103)
 
     Finds: a pipeline stage without a parameter.
-    Why:   its rank would train nothing, and only pass on its inputs.
+    Why:   the rank of this stage would train nothing, and only pass on its inputs.
     Diff:
         model:
           graph:
@@ -76,7 +77,8 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     """too-few-nodes (P104)
 
     Finds: more pipeline stages than nodes with parameters.
-    Why:   a stage needs at least one node with parameters, and nodes are not split, except models of transformers.
+    Why:   each stage needs at least one node with parameters. A node cannot be split, unless it is a model of
+           transformers.
     Bad:
         parallelism: {pipeline: {stages: 3, microbatches: 3}}
         layout: {gpus: 3}
@@ -94,11 +96,11 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
 def model_in_one_stage(span: Span, path: str, reason: str, *, is_error: bool) -> Diagnostic:
     """model-in-one-stage (P114)
 
-    Finds: a pipeline for a model of transformers or timm that stays in one stage; an error if the rest of the model has
-           too few nodes for the other stages.
-    Why:   its stages are cut between its layers, as the library's plan for the class says (`base_model_pp_plan`,
-           transformers-models.md). A class without a plan, or whose layers read more than the output of the layer
-           before, cannot be cut.
+    Finds: a pipeline for a model of transformers or timm that cannot be cut and stays in one stage. This is an error if
+           the rest of the model has too few nodes for the other stages.
+    Why:   stages are cut between the layers that the library's plan for the class names (`base_model_pp_plan`,
+           transformers-models.md). A class without a plan cannot be cut, nor one whose layers read more than the output
+           of the previous layer.
     Diff:
         model:
           graph:
@@ -121,7 +123,7 @@ def model_in_one_stage(span: Span, path: str, reason: str, *, is_error: bool) ->
 def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: str) -> Diagnostic:
     """tie-across-stages (P105)
 
-    Finds: a parameter of two pipeline stages that are on one rank, while the stages are sharded.
+    Finds: a parameter that two pipeline stages on the same rank share, in a mode that shards parameters.
     Why:   both stages would use one tensor, and torch's `fully_shard` shards it for one of them only.
     Diff:
         model:
@@ -151,9 +153,9 @@ def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: s
 def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
     """reuse-across-stages (P106)
 
-    Finds: a node with running statistics, or one of a plugin, that is called again in another pipeline stage.
-    Why:   each stage holds a copy. Parameters stay equal, since their gradients are added up; statistics would be
-           updated by each stage on its own, and the state of a plugin's code is not known.
+    Finds: a node with running statistics, or a node of a plugin, that is called again in another pipeline stage.
+    Why:   each of the stages holds a copy of the node. Parameters stay equal, since gradients are summed over the
+           copies. But each stage would update its own statistics, and what else a plugin's code stores is unknown.
     Diff:
         model:
           graph:
@@ -177,9 +179,9 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
 def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnostic:
     """reuse-with-split-backward (P107)
 
-    Finds: a node that is called twice, under a pipeline schedule that splits each backward in two (interleaved_zero_bubble,
-           zbv, dualpipev).
-    Why:   torch fails there with "backward through the graph a second time".
+    Finds: a node that is called twice, with a pipeline schedule that splits each backward in two
+           (interleaved_zero_bubble, zbv, dualpipev).
+    Why:   torch fails in this case, with "backward through the graph a second time".
     Diff:
         model:
           graph:
@@ -192,7 +194,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
     +     pipeline: {stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
-    """  # noqa: E501
+    """
     message = f"`{name}` calls a node a second time, but {schedule} splits each backward in two"
     return error("P107", span, message, "use interleaved_1f1b or looped_bfs (with one stage per rank: 1f1b or gpipe)")
 
@@ -202,8 +204,8 @@ def does_not_fit(
 ) -> Diagnostic:
     """does-not-fit (P108)
 
-    Finds: a model whose training state needs more memory than the devices have that `layout.hardware` names.
-    Why:   the run would end with "out of memory" in its first step, after everything was started.
+    Finds: a model whose training needs more memory than a device of the kind `layout.hardware` has.
+    Why:   the run would stop with "out of memory" in its first step, after all ranks were started.
     Diff:
         model:
           graph:
@@ -226,9 +228,8 @@ def _either(head: str, hints: Sequence[str]) -> str:
 def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
     """no-mode-left (P109)
 
-    Finds: `parallelism: auto` where lint would reject every mode, usually because the batch size cannot be divided
-           evenly.
-    Why:   sizes are never rounded down and no GPU is left out, so there is nothing to choose from.
+    Finds: `parallelism: auto` if lint rejects every mode, usually because the batch size cannot be divided evenly.
+    Why:   sizes are never rounded and every GPU is used, so there is no mode to choose.
     Diff:
     -   training: {global_batch_size: 100, microbatch_size: 3}
     +   training: {global_batch_size: 100, microbatch_size: 5}

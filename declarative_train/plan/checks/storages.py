@@ -16,8 +16,8 @@ def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
     """stored-and-trained (U125)
 
     Finds: a `storage` for a weight that is trained.
-    Why:   the updates of an optimizer are smaller than the resolution of 16, 8 or 4 bits and would be rounded away.
-           Trained weights are held in float32.
+    Why:   an optimizer changes weights by less than the resolution of 16, 8 or 4 bits, so its updates would be rounded
+           away. Trained weights are held in float32.
     Diff:
         model:
           parameters:
@@ -35,9 +35,9 @@ def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
 def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequence[str]) -> Diagnostic:
     """stores-nothing (U126)
 
-    Finds: a `storage` for parameters none of which is the weight of a linear map or an embedding.
-    Why:   norms, biases and convolutions keep the precision of their computation, and so do all parameters of a
-           library's model and of plugins, whose code may read them itself: no memory would be saved.
+    Finds: a `storage` for parameters, none of which is the weight of a linear map or an embedding.
+    Why:   no memory would be saved. Norms, biases and convolutions keep the precision of their computation, and so do
+           all parameters of library models and plugins, whose code may read them directly.
     Diff:
         model:
           graph:
@@ -55,7 +55,7 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
 def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnostic:
     """stored-and-tied (U127)
 
-    Finds: a `storage` for one of two parameters that share their values.
+    Finds: a `storage` for only one of two parameters that share their values, or another one for each.
     Why:   they are one tensor, which has one format.
     Diff:
         model:
