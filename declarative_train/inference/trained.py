@@ -27,7 +27,7 @@ from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.check_targets import unit_of
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.checkpoint_files import CHECKPOINTS, PLAN, owner_of
-from declarative_train.plan.codec import PlanError, from_json, unset_for_model
+from declarative_train.plan.codec import PlanError, find_unset_for_model, from_json
 from declarative_train.plan.output_semantics import classes_of
 from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, prune
 from declarative_train.run.run_state import RunState
@@ -323,7 +323,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
         except PlanError as problem:
             reason = f"{PLAN} was written by another version of dtrain: {problem}"
         else:
-            if unset := unset_for_model(plan):
+            if unset := find_unset_for_model(plan):
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
                 message = f"the run {format_path(run)} uses values of the environment, in which {names} is not set"
                 raise CheckpointFailure(message)

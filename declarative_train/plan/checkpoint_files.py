@@ -109,7 +109,7 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
                 continue
         whole = [(each, manifest) for each in _checkpoints_in(local) if (manifest := _manifest_in(each)) is not None]
         if whole:
-            taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
+            taken, manifest = whole[find_best_position([each.get("step") for _, each in whole], whole[0][1])]
             return FoundCheckpoint(taken, manifest, _content, folder)
     raise ValueError("it has no complete checkpoint")
 
@@ -140,21 +140,21 @@ def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
     whole = []
     for folder in folders:
         try:
-            whole.append((folder, read_manifest(folder, fs.cat_file, sizes_on(fs))))
+            whole.append((folder, read_manifest(folder, fs.cat_file, make_sizes_reader(fs))))
         except BadCheckpointError:
             continue
     if not whole:
         raise ValueError("it has no complete checkpoint")
-    taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
+    taken, manifest = whole[find_best_position([each.get("step") for _, each in whole], whole[0][1])]
     return FoundCheckpoint(taken, manifest, fs.cat_file)
 
 
 def run_folders(path: str) -> list[str]:
     """Return the folders in which to search for checkpoints: `path`, then its subfolders, the newest first."""
-    return [path, *newest_first(entry.path for entry in os.scandir(path) if entry.is_dir())]
+    return [path, *sort_newest_first(entry.path for entry in os.scandir(path) if entry.is_dir())]
 
 
-def newest_first(folders: Iterable[str]) -> list[str]:
+def sort_newest_first(folders: Iterable[str]) -> list[str]:
     """Sort run folders by the start time in their names, the newest first. Runs that started in the same second are
     sorted by the time at which their plan was written."""
 
@@ -182,7 +182,7 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return found | urls
 
 
-def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
+def find_best_position(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
     """Return the index in `steps` of the best checkpoint of a run. `steps`: the steps of the run's checkpoints, from
     the newest to the oldest. `newest`: the manifest of the newest checkpoint, which names the best step. Return 0 (the
     newest) if the best checkpoint was deleted or none is named."""
@@ -209,7 +209,7 @@ def _checkpoints_in(root: str) -> list[str]:
 def _manifest_in(path: str) -> dict[str, Any] | None:
     """Return the manifest of the checkpoint in a local folder; None if the checkpoint is unfinished or damaged."""
     try:
-        return read_manifest(path, _content, local_sizes)
+        return read_manifest(path, _content, list_local_sizes)
     except (BadCheckpointError, OSError):
         return None
 
@@ -242,14 +242,14 @@ def is_as_written(content: bytes) -> bool:
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
 
 
-def local_sizes(folder: str) -> dict[str, int]:
+def list_local_sizes(folder: str) -> dict[str, int]:
     """Return {name of a file: its size in bytes} of a local folder."""
     return {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
 
 
-def sizes_on(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return a function like `local_sizes` for folders of the fsspec file system `fs`. The function lists a folder in
-    one request: one request per file would take minutes for a checkpoint of a thousand ranks."""
+def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
+    """Return a function like `list_local_sizes` for folders of the fsspec file system `fs`. The function lists a folder
+    in one request: one request per file would take minutes for a checkpoint of a thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()

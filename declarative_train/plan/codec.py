@@ -113,17 +113,17 @@ def through_json(plan: Plan) -> Plan:
 def sign(plan: Plan) -> Plan:
     """Return the plan with its two hashes, `fingerprint` and `identity`, filled in."""
     plan = replace(plan, fingerprint="", identity="")
-    plan = replace(plan, fingerprint=_digest(deciding(plan)))
+    plan = replace(plan, fingerprint=_digest(select_deciding(plan)))
     return replace(plan, identity=_digest(in_texts(with_names, to_data(plan))))
 
 
-def unset_variables(plan: Plan) -> list[str]:
+def find_unset_variables(plan: Plan) -> list[str]:
     """Return the names of the environment variables that are not set although a run of the plan needs them."""
     data = to_data(plan)
     return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
-def unset_for_model(plan: Plan) -> list[str]:
+def find_unset_for_model(plan: Plan) -> list[str]:
     """Return the names of the environment variables to which the plan's model or fields refer and that are not set."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
@@ -136,7 +136,7 @@ def is_as_signed(text: str) -> bool:
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 
 
-def deciding(plan: Plan) -> dict[str, object]:
+def select_deciding(plan: Plan) -> dict[str, object]:
     """Return the values of a plan that its fingerprint covers, as dicts, lists, numbers and strings."""
     data = to_data(join_models(plan))
     training = cast(Mapping[str, object], data["training"])

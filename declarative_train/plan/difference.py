@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeGuard
 
-from declarative_train.plan.codec import deciding
+from declarative_train.plan.codec import select_deciding
 from declarative_train.plan.plan import Plan
 
 _LONGEST = 60  # characters of a printed value
@@ -92,7 +92,7 @@ def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
     """Return the values of both plans that decide the numbers of a run. If the recipe was moved to another folder,
     paths are made relative to the recipe's folder, so that the move is not a difference."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
-    values = deciding(before), deciding(now)
+    values = select_deciding(before), select_deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
         return values
     return _relative_to(homes[0], values[0]), _relative_to(homes[1], values[1])

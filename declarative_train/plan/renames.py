@@ -106,7 +106,7 @@ def _tokens(text: str) -> list[str]:
     return found
 
 
-def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
+def find_bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
     """Return (problem, hint) for the first entry of `rename` with bad syntax; None if there is none."""
     for key, into in rename.items():
         try:
@@ -167,7 +167,7 @@ def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> d
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
 
-def joins(rename: Mapping[str, str | None]) -> str | None:
+def find_join(rename: Mapping[str, str | None]) -> str | None:
     """Return the first key of `rename` that joins several tensors into one; None if there is none."""
     return next(
         (key for key, into in rename.items() if (each := _selector(key, into)) is not None and each.joins), None
@@ -208,9 +208,9 @@ def shapes_by(
     """Return ({new name: shape}, None) for the tensors of a file, or ({}, (problem, hint)) if the file's tensors cannot
     be renamed so. `found`: shapes by the names in the file. `is_run`: the file is a checkpoint of a run; its tensors
     cannot be joined, since ranks read them directly from the checkpoint."""
-    if twice := same_name(found, rename):
+    if twice := find_same_name(found, rename):
         return {}, twice
-    if is_run and (key := joins(rename)) is not None:
+    if is_run and (key := find_join(rename)) is not None:
         return {}, (
             f"is a run, but `{key}` under `rename` can only join tensors of files",
             "`dtrain export` writes one",
@@ -249,7 +249,7 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
     return [key for key in rename if key not in met]
 
 
-def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
+def find_same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
     """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost;
     otherwise None. Tensors that one entry joins may have the same name. `found`: the names in the file."""
     before: dict[str, dict[str, _Renaming]] = {}

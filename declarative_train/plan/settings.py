@@ -70,17 +70,17 @@ def importance(key: str) -> tuple[int, str]:
     return len(_IMPORTANT) + late, key
 
 
-def telling(keys: Iterable[str]) -> list[str]:
+def select_distinguishing(keys: Iterable[str]) -> list[str]:
     """Return those of the settings `keys` that can distinguish runs (not logging, for example), the most important
     first."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
-def differing(runs: Sequence[Settings]) -> list[str]:
+def find_differing(runs: Sequence[Settings]) -> list[str]:
     """Return the settings that differ between runs, the most important first. A setting is left out if a more important
     one has the same values in every run: for example the width of a node, if a var sets it."""
     found: dict[tuple[str | None, ...], str] = {}
-    for key in telling({key for settings in runs for key in settings}):
+    for key in select_distinguishing({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
         if len(set(values)) > 1:
             found.setdefault(values, key)
@@ -91,7 +91,7 @@ def _word(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def short_names(keys: Iterable[str]) -> dict[str, str]:
+def shorten_names(keys: Iterable[str]) -> dict[str, str]:
     """Return {key: its shortest ending that no other key has}. The name of `parallelism` is "mode"."""
     names = {}
     left = list(dict.fromkeys(keys))
@@ -128,9 +128,12 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
     """Return the second part of a run's name, after the time: the mode and the most important settings, as text that is
     safe in file names and shells. `asked`: settings from the command line or a sweep. `others`: further settings that
     differ between the runs of a sweep."""
-    found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
+    found = {
+        key: asked.get(key, others.get(key))
+        for key in [*select_distinguishing(asked), *select_distinguishing(set(others) - set(asked))]
+    }
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
-    names = short_names(found)
+    names = shorten_names(found)
     words = [f"{names[key]}={safe(format_value(value))}" for key, value in found.items()][:MOST_SETTINGS]
     text = safe(mode, 40)
     for word in words:

@@ -54,7 +54,7 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def respelt(tensors: TensorMapPlan, name: str) -> str:
+def respell(tensors: TensorMapPlan, name: str) -> str:
     """Return the current name of a tensor that may have an old name in the file (see `TensorMapPlan.respelt`)."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]

@@ -28,7 +28,7 @@ from declarative_train.plan.checks.parameters import (
 )
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.renames import (
-    bad_rename,
+    find_bad_rename,
     find_removed,
     idle_renames,
     renames_of,
@@ -56,7 +56,7 @@ def plan_weights(
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
-        if bad := bad_rename(renames_of(weights)):
+        if bad := find_bad_rename(renames_of(weights)):
             diagnostics.append(weights_do_not_fit(weights.span, weights.path, *bad))
             continue
         if weights.format is not None:

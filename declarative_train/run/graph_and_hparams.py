@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.plan.settings import select_overridden, telling
+from declarative_train.plan.settings import select_distinguishing, select_overridden
 from declarative_train.run.event import GraphNode
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def hyperparameters(plan: Plan) -> dict[str, Value]:
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)
-    for key in telling(key for key in plan.settings if key in asked or key.startswith(_ALWAYS)):
+    for key in select_distinguishing(key for key in plan.settings if key in asked or key.startswith(_ALWAYS)):
         found |= _flat(tensorboard_name(key), plan.settings[key])
     found |= {"steps": training.num_steps, "global_batch_size": plan.batch.global_batch_size}
     found["parameters"] = sum(item.num_elements for item in plan.parameters if item.tie is None)

@@ -17,7 +17,7 @@ from declarative_train.engine.checkpoints.format import AllowList, load_tensors,
 from declarative_train.engine.checkpoints.store import CheckpointStore, damage, read_entry, read_metadata
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.checkpoint_files import UNSEALED, BadCheckpointError, local_sizes, read_manifest
+from declarative_train.plan.checkpoint_files import UNSEALED, BadCheckpointError, list_local_sizes, read_manifest
 from declarative_train.plan.plan import Plan
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState
@@ -171,8 +171,8 @@ def test_every_byte_of_a_manifest_counts(tmp_path: Path) -> None:
             changed = bytearray(content)
             changed[position] ^= 1 << bit
             with pytest.raises(BadCheckpointError):
-                read_manifest(store.path(2), lambda _, found=bytes(changed): found, local_sizes)
-    read_manifest(store.path(2), lambda _: content, local_sizes)
+                read_manifest(store.path(2), lambda _, found=bytes(changed): found, list_local_sizes)
+    read_manifest(store.path(2), lambda _: content, list_local_sizes)
 
 
 def test_a_manifest_of_before_they_had_a_checksum_is_read(tmp_path: Path) -> None:

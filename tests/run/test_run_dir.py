@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from declarative_train.engine.failures import RunFailure
-from declarative_train.plan.checkpoint_files import newest_first
+from declarative_train.plan.checkpoint_files import sort_newest_first
 from declarative_train.run.event import Notice, RunEnded, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.storage.run_dir import new_run_dir
@@ -63,7 +63,7 @@ def test_a_run_is_the_newest_also_where_the_clock_is_behind(tmp_path: Path) -> N
         (tmp_path / "made" / name).mkdir(parents=True)
     found = new_run_dir(plan)
     assert found.name.startswith("30000101-000000-")
-    assert newest_first(str(path) for path in found.parent.iterdir() if path.name != "not-a-run")[0] == str(found)
+    assert sort_newest_first(str(path) for path in found.parent.iterdir() if path.name != "not-a-run")[0] == str(found)
 
 
 def test_one_process_holds_a_run(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def missing_file(path: str) -> str | None:
 def read_saved_plan(path: str) -> Plan:
     """Return the plan in a file. Raises UnusablePlanError if it cannot be run, for example because a file of its recipe
     has changed."""
-    from declarative_train.plan.codec import PlanError, from_json, is_as_signed, sign, unset_variables
+    from declarative_train.plan.codec import PlanError, find_unset_variables, from_json, is_as_signed, sign
     from declarative_train.plan.file_fingerprints import staleness
 
     again = "compile it again with `dtrain plan RECIPE -o PLAN.json`"
@@ -169,7 +169,7 @@ def read_saved_plan(path: str) -> Plan:
     if not is_as_signed(text):
         why = f"{path} is not a plan that can be run: it was changed after it was saved"
         raise UnusablePlanError(f"{why}\nhelp: change the recipe, and {again}")
-    if unset := unset_variables(plan):
+    if unset := find_unset_variables(plan):
         names = ", ".join(f"`{name}`" for name in unset)
         raise UnusablePlanError(f"{path} uses values of the environment, in which {names} is not set\nhelp: set it")
     if sign(plan).fingerprint != plan.fingerprint:

@@ -16,7 +16,7 @@ from declarative_train.app.api.tables import Table, as_table, columns_of, epoch_
 from declarative_train.app.records.record import Record, State, is_run, read_record
 from declarative_train.core.names import EVENTS
 from declarative_train.core.packs import hooks
-from declarative_train.plan.checkpoint_files import newest_first
+from declarative_train.plan.checkpoint_files import sort_newest_first
 from declarative_train.run.event import Event
 from declarative_train.run.sinks.jsonl import read_events
 
@@ -33,7 +33,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     folder = Path(path)
     if folder.is_dir() and not is_run(str(folder)):
         inside = [each.path for each in os.scandir(folder) if each.is_dir() and is_run(each.path)]
-        folder = Path(newest_first(inside)[0]) if inside else folder
+        folder = Path(sort_newest_first(inside)[0]) if inside else folder
     if not is_run(str(folder)):
         found = f"{folder} is not a run" if folder.exists() else f"there is no run {folder}"
         raise DtrainError(f"{found}: give the folder of a run, such as runs/NAME/TIME", exit_code=WRONG_USE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from declarative_train.app.records.record import Record
 from declarative_train.app.records.tables import with_mode
-from declarative_train.plan.settings import importance, telling
+from declarative_train.plan.settings import importance, select_distinguishing
 
 _PLACES = ("logging.dir",)
 
@@ -35,7 +35,7 @@ def compare(records: Sequence[Record]) -> Comparison:
     keys = sorted({key for one in settings for key in one if key not in _PLACES}, key=importance)
     rows = [Row(key, tuple(one.get(key) for one in settings)) for key in keys]
     different = [row for row in rows if any(value != row.values[0] for value in row.values)]
-    decisive = set(telling(row.name for row in different))
+    decisive = set(select_distinguishing(row.name for row in different))
     different.sort(key=lambda row: row.name not in decisive)
     names = list(dict.fromkeys(name for record in records for name in record.values))
     metrics = [Row(name, tuple(record.values.get(name) for record in records)) for name in names]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from declarative_train.app.records.record import Record, is_run, read_record
-from declarative_train.plan.settings import Settings, differing, format_value, short_names
+from declarative_train.plan.settings import Settings, find_differing, format_value, shorten_names
 
 DEEPEST = 6  # folders below the given one: runs/NAME/sweeps/TIME/POINT
 MOST_METRICS = 2  # columns by default
@@ -49,8 +49,8 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
     found = {}
     for group in by_name.values():
         settings = [with_mode(record) for record in group]
-        keys = differing(settings) or ["parallelism"]
-        names = short_names(keys)
+        keys = find_differing(settings) or ["parallelism"]
+        names = shorten_names(keys)
         for record, own in zip(group, settings, strict=True):
             words = [own_word(names[key], own[key]) for key in keys if key in own]
             more = f" +{len(words) - MOST_SETTINGS}" if len(words) > MOST_SETTINGS else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.plan.checkpoint_files import MANIFEST, checkpoints_root, position_of_best, run_folders
+from declarative_train.plan.checkpoint_files import MANIFEST, checkpoints_root, find_best_position, run_folders
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
@@ -51,7 +51,7 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
             whole, skipped = CheckpointStore(checkpoints_root(run)).entries()
             reasons += skipped
             while whole:
-                entry = whole.pop(position_of_best([entry.step for entry in whole], whole[0].manifest))
+                entry = whole.pop(find_best_position([entry.step for entry in whole], whole[0].manifest))
                 reason = look(entry)
                 if reason is None:
                     return entry, reasons

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.checkpoint_files import MANIFEST, BadCheckpointError, read_manifest, seal, sizes_on
+from declarative_train.plan.checkpoint_files import MANIFEST, BadCheckpointError, make_sizes_reader, read_manifest, seal
 
 CHUNK_BYTES = 1 << 20
 METADATA = ".metadata"  # of DCP
@@ -219,7 +219,7 @@ def read_entry(path: str) -> CheckpointEntry:
     path = path.rstrip("/")
     fs, _ = url_to_fs(path)
     try:
-        manifest = read_manifest(path, fs.cat_file, sizes_on(fs))
+        manifest = read_manifest(path, fs.cat_file, make_sizes_reader(fs))
     except BadCheckpointError as problem:
         raise CheckpointFailure(str(problem)) from None
     except OSError as error:  # no permission, a folder instead of a file, a bad sector

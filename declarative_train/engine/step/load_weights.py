@@ -32,8 +32,8 @@ from declarative_train.engine.step.tensor_files import (
 )
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.checkpoint_files import EMA, PLAN, Shapes
-from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
+from declarative_train.plan.checks.parameters import describe_unmatched_rename
+from declarative_train.plan.renames import find_join, find_same_name, find_unmatched, join_shapes, resolve_joins
 from declarative_train.plan.tensor_maps import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, check_shapes
 
@@ -83,9 +83,9 @@ def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
     source = open_source(plan.path)
     for prefix in find_unmatched(source.shapes, plan.rename):
-        message, hint = words(prefix, "it", list(source.shapes))
+        message, hint = describe_unmatched_rename(prefix, "it", list(source.shapes))
         raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
-    _require_none(plan, same_name(source.shapes, plan.rename))
+    _require_none(plan, find_same_name(source.shapes, plan.rename))
     if plan.tensors is not None:
         return _open_published(model, plan, plan.tensors, source, whole)
     prefix = f"{plan.node}." if plan.node else ""
@@ -96,7 +96,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
     shapes, wrong = join_shapes(made, source.shapes)
     _require_none(plan, wrong or check_shapes(model, plan, shapes, whole=whole))
     made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
-    if joins(plan.rename) is None:
+    if find_join(plan.rename) is None:
         return OpenedWeights(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
     if not isinstance(source, Tensors):
         raise RunFailure(f"model.weights: {plan.path} is a checkpoint, but `rename` can only join tensors of files")

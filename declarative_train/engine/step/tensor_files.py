@@ -21,7 +21,7 @@ from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import blocks_of, local_rows, write_whole
 from declarative_train.plan.checkpoint_files import Shapes
 from declarative_train.plan.renames import apply_renames, join_shapes
-from declarative_train.plan.tensor_maps import respelt, shape_of_part
+from declarative_train.plan.tensor_maps import respell, shape_of_part
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str,
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
-    names = {respelt(tensors, new): old for new, old in names.items()}
+    names = {respell(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 

@@ -30,14 +30,14 @@ from declarative_train.packs.pretrained.published import (
 )
 from declarative_train.plan.checks.parameters import head_is_drawn, new_tokens_are_frozen, weights_do_not_fit
 from declarative_train.plan.plan import ParameterPlan, PublishedPlan, TensorMapPlan, WeightsPlan
-from declarative_train.plan.renames import apply_renames, idle_renames, joins, renames_of, same_name
+from declarative_train.plan.renames import apply_renames, find_join, find_same_name, idle_renames, renames_of
 from declarative_train.plan.tensor_maps import (
     ModelTensors,
     check_published,
     find_drawn,
     is_ignored,
     plan_published,
-    respelt,
+    respell,
 )
 from declarative_train.plan.weights import header_of
 from declarative_train.recipe.recipe import Recipe, Weights
@@ -137,7 +137,7 @@ def _plan(
         config = read_config(weights.path) if is_folder else None
         tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
         rename = renames_of(weights)
-        if key := joins(rename):
+        if key := find_join(rename):
             return None, (f"has `{key}` under `rename`, but its `format` already joins tensors", None)
         plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
         if not is_folder and (other := other_param(fitting[0], str(weights.format))):
@@ -151,9 +151,9 @@ def _plan(
             if unmet:
                 diagnostics += unmet
                 return plan, None
-            if twice := same_name(header, rename):
+            if twice := find_same_name(header, rename):
                 return plan, twice
-            header = {respelt(tensors, name): item for name, item in apply_renames(header, rename).items()}
+            header = {respell(tensors, name): item for name, item in apply_renames(header, rename).items()}
     except PublishedError as problem:
         return None, (f"cannot be used: {problem}", problem.hint)
     except (OSError, ValueError) as problem:

@@ -1,5 +1,5 @@
-"""Checks of the package `plan`: code -> `family.function`, or a file with one check. The docstring is the manual
-page."""
+"""Checks of the package `plan`: `RULES` maps each code to `file.function`, or to a file with one check. The docstring
+of the function or file is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "G009": "shapes.no_gradient",

@@ -199,9 +199,10 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
     )
 
 
-def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file. `prefix`: the entry's key;
-    `path`: the file; `names`: the tensors in it. Lint and run use the same words; only the run can read every file."""
+def describe_unmatched_rename(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file. `prefix`: the entry's key.
+    `path`: the file. `names`: the tensors in it. (Lint and the run both report this error, since only the run can read
+    every file.)"""
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
@@ -220,7 +221,7 @@ def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[s
     -     weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
     +     weights: {hidden: {path: hidden.safetensors}}
     """
-    return error("U107", span, *words(prefix, path, names))
+    return error("U107", span, *describe_unmatched_rename(prefix, path, names))
 
 
 def tied_embedding_start(span: Span, table: str, head: str, std: float, width: int) -> Diagnostic:

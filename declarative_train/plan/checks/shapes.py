@@ -35,8 +35,8 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
-    """Report a loss term whose input is computed by a function without a derivative (G009). `stops`: the places of such
-    functions, with a message for each."""
+    """Report a loss term whose input is computed by a function without a derivative (G009). `stops`: the places of
+    these functions in the recipe, each with a message."""
     message = f"the loss `{term}` cannot be used for training: a function before `{input}` has no derivative"
     return error("G009", span, message, "for the value of `//` use `floor(detach(x / y))`", stops)
 
@@ -146,8 +146,9 @@ def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagno
 
 
 def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | None, *, skips: bool) -> Diagnostic:
-    """Report a loss that is nan or infinite in the first step (G013). `culprit`: the node that computed the first such
-    number, and its place. `skips`: the recipe skips steps with such gradients (`non_finite: skip`)."""
+    """Report a loss that is nan or infinite in the first step (G013). `culprit`: the node that computed the first value
+    that is not finite, and its place in the recipe. `skips`: the recipe skips steps with such gradients (`non_finite:
+    skip`)."""
     made = (
         () if culprit is None else (Related(culprit[1], f"the first such number is in the output of `{culprit[0]}`"),)
     )

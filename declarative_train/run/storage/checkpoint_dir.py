@@ -19,7 +19,7 @@ from declarative_train.engine.checkpoints.store import CheckpointEntry, Checkpoi
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import file_system, format_path, local_path
 from declarative_train.files.paths import SourceError
-from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER, checkpoints_root, newest_first
+from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER, checkpoints_root, sort_newest_first
 
 
 def claim(folder: str, name: str, run_dir: Path) -> str:
@@ -101,7 +101,7 @@ def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointE
     runs below `folder` with the recipe name `name`; None if there is none. `reasons`: why newer checkpoints were
     skipped. `look`: the check for damage."""
     passed_over: list[str] = []
-    for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
+    for place in sort_newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)
         passed_over += reasons
         if entry is not None:

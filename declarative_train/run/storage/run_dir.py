@@ -35,13 +35,13 @@ from declarative_train.plan.checkpoint_files import (
     PLAN,
     TIME_LENGTH,
     checkpoints_root,
-    newest_first,
     owner_of,
     read_run,
+    sort_newest_first,
 )
 from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
 from declarative_train.plan.resumable import judge
-from declarative_train.plan.settings import differing, label, select_overridden
+from declarative_train.plan.settings import find_differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.remote_dir import fetch_run, place_for
 from declarative_train.run.storage.run_lock import LOCK, RunLock
@@ -274,7 +274,7 @@ def _label(plan: Plan, runs: Path) -> str:
         if isinstance(first, dict) and first:
             others = {
                 key: plan.settings[key]
-                for key in differing([first, plan.settings])
+                for key in find_differing([first, plan.settings])
                 if key in plan.settings and key in first
             }
             return label(plan.layout.mode, asked, others)
@@ -330,7 +330,7 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
     run; None if no run has a checkpoint. Raises RunFailure if another process is running this run or a newer one, and
     NoWholeCheckpoint if all checkpoints are damaged."""
     passed_over: list[str] = []
-    for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
+    for run in map(Path, sort_newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
         if not (run / LOCK).exists() and root == str(run / CHECKPOINTS) and not os.path.isdir(root):
             continue

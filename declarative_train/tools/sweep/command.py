@@ -225,10 +225,10 @@ def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
     """Return the results as text, the best first."""
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import number
-    from declarative_train.plan.settings import format_value, short_names
+    from declarative_train.plan.settings import format_value, shorten_names
 
     keys = list(dict.fromkeys(key for result in results for key in result.point.values))
-    names = short_names(keys)
+    names = shorten_names(keys)
     rows: list[list[str]] = []
     for result in results:
         values: Mapping[str, Any] = result.point.values

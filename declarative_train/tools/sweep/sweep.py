@@ -27,7 +27,7 @@ from declarative_train.app.records.record import Record, read_record
 from declarative_train.core.names import EVENTS
 from declarative_train.plan.codec import save
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.settings import format_value, safe, short_names
+from declarative_train.plan.settings import format_value, safe, shorten_names
 from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, SIGNALLED, StopRequest
 from declarative_train.run.storage.run_lock import is_locked
 from declarative_train.tools.sweep.device_slots import DeviceSlot
@@ -288,7 +288,7 @@ def last_words(folder: Path) -> str:
 def point_name(point: Point) -> str:
     """Return the folder name of a point, such as `003-lr=0.01-width=64`; it stays the same when the sweep is
     resumed."""
-    names, text = short_names(point.values), f"{point.number:03d}"
+    names, text = shorten_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
         word = f"-{names[key]}={safe(format_value(value))}"
         text += word if len(text) + len(word) <= LONGEST_NAME else ""

@@ -18,7 +18,7 @@ from declarative_train.engine.checkpoints.format import describe_tensors, load_t
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.plan.checkpoint_files import checkpoints_root, read_run
 from declarative_train.plan.plan import CheckpointPlan, Plan
-from declarative_train.plan.settings import differing
+from declarative_train.plan.settings import find_differing
 from declarative_train.run.event import StepDone
 from declarative_train.run.launch import launch
 from declarative_train.run.sinks.jsonl import read_events
@@ -53,7 +53,9 @@ def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device
         raise DtrainError(f"{run.folder} has no logged step and no checkpoint", exit_code=WRONG_USE)
     last = step or within[-1]
     notes = (
-        [f"settings differ: {', '.join(keys[:5])}"] if (keys := differing([dict(run.settings), plan.settings])) else []
+        [f"settings differ: {', '.join(keys[:5])}"]
+        if (keys := find_differing([dict(run.settings), plan.settings]))
+        else []
     )
     plan = plan_here(plan, device)
     saves = CheckpointPlan(last, 1, None, "min", background=False) if last in earlier.checkpoints else None

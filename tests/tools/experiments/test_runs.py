@@ -16,7 +16,7 @@ from declarative_train.app.commands.runs import text as runs_text
 from declarative_train.app.records.record import read_record
 from declarative_train.app.records.tables import what_differs
 from declarative_train.engine.failures import Failure, write_failure
-from declarative_train.plan.settings import differing, label, select_overridden, short_names
+from declarative_train.plan.settings import find_differing, label, select_overridden, shorten_names
 from declarative_train.run.storage.run_lock import RunLock
 from tests.tools.experiments.folders import ended, evaluated, make_run, started, step
 
@@ -163,14 +163,14 @@ def test_what_differs_is_told_in_few_words(tmp_path: Path) -> None:
         made(tmp_path / str(at), lr, 0.5, **{"vars.width": width, "model.graph.hidden.out_features": width})
     records = [record for at in range(3) if (record := read_record(str(tmp_path / str(at)))) is not None]
     assert list(what_differs(records).values()) == ["lr=0.1 width=8", "lr=0.1 width=16", "lr=0.2 width=16"]
-    assert differing([record.settings for record in records[:2]]) == ["vars.width"]
+    assert find_differing([record.settings for record in records[:2]]) == ["vars.width"]
 
 
 def test_names_of_runs_are_short_and_safe() -> None:
     settings = {LR: 0.01, "data.source.path": "/a/b c/ü.csv", "model.graph.a.p": 1, "model.graph.b.p": 2}
     asked = select_overridden(["--set training.optimizer.lr=1e-2", "--set data.source.path='x'"], settings)
     assert label("ddp", asked) == "ddp-lr=0.01-path=csv"
-    assert short_names(["model.graph.a.p", "model.graph.b.p"]) == {"model.graph.a.p": "a.p", "model.graph.b.p": "b.p"}
+    assert shorten_names(["model.graph.a.p", "model.graph.b.p"]) == {"model.graph.a.p": "a.p", "model.graph.b.p": "b.p"}
     assert len(label("single", {f"vars.{'x' * 30}{number}": "y" * 90 for number in range(9)})) <= 56
     assert label("fsdp", {}, {"seed": 3}) == "fsdp-seed=3"
 
