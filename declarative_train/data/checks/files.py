@@ -17,8 +17,8 @@ from declarative_train.files.paths import SourceError
 def missing_file(span: Span, problem: SourceError) -> Diagnostic:
     """missing-file (D001)
 
-    Finds: a file of a source that is not there.
-    Why:   the run would stop as soon as it reads the first row.
+    Finds: a source whose `path` names a file or folder that does not exist.
+    Why:   there are no rows to read, so the run would stop before its first step.
     Diff:
         data:
     -     source: {type: csv, path: data/digit.csv}
@@ -34,8 +34,8 @@ def missing_file(span: Span, problem: SourceError) -> Diagnostic:
 def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
     """empty-glob (D002)
 
-    Finds: a glob that matches no file.
-    Why:   a source without files has no rows, which is probably not intended.
+    Finds: a `path` of a source with `*`, `?` or `[ ]` that matches no file.
+    Why:   the source would have no rows.
     Diff:
         data:
     -     source: {type: csv, path: "data/*.tsv"}
@@ -49,8 +49,9 @@ def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
 def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:
     """unreadable-source (D003)
 
-    Finds: a file that its source cannot read: damaged, empty, of another kind, or without permission.
-    Why:   training on a part of a table would go unnoticed.
+    Finds: a file that its source cannot read because it is damaged, empty, of another type, or may not be read by this
+           user.
+    Why:   rows that cannot be read would be missing from the training data.
     Diff:
         data:
     -     source: {type: parquet, path: data/digits.csv}
@@ -62,8 +63,9 @@ def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:
 def different_columns(span: Span, problem: SourceError) -> Diagnostic:
     """different-columns (D004)
 
-    Finds: files of one source whose columns are not the same, or a file with two columns of one name.
-    Why:   rows of such files do not form one table.
+    Finds: several files of one source that have different columns, two columns with the same name, or sources of a
+           mixture without a common column.
+    Why:   the rows of such files do not form one table.
     Diff:
         data:
     -     source: {type: csv, path: [data/digits.csv, data/people.csv]}
@@ -77,8 +79,9 @@ def unknown_column(
 ) -> Diagnostic:
     """unknown-column (D005)
 
-    Finds: a column, or a glob of columns, that the source does not have.
-    Why:   a field or a set cannot use it.
+    Finds: a column, named in a field, a set or `window`, that the source does not have or cannot read; or a pattern
+           such as `p*` that matches no column.
+    Why:   without this column, the field has no values, or the rows cannot be divided.
     Diff:
         data:
           fields:
@@ -101,8 +104,9 @@ def unknown_column(
 def remote_source(span: Span, path: str) -> Diagnostic:
     """remote-source (D015)
 
-    Finds: a source on another machine, when only the recipe is checked.
-    Why:   its columns, types and rows are known only after reading it: `dtrain plan` and `dtrain run` read it.
+    Finds: a source on another machine, if the recipe is only checked (`dtrain lint`).
+    Why:   its columns, types and number of rows are known only after it is read, which `dtrain plan` and `dtrain run`
+           do.
     Diff:
         data:
     -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong, but not checked by lint
@@ -115,8 +119,8 @@ def remote_source(span: Span, path: str) -> Diagnostic:
 def source_without_file_system(span: Span, problem: SourceError) -> Diagnostic:
     """source-without-file-system (D020)
 
-    Finds: a URL whose file system is not installed or not known.
-    Why:   nothing can be read from it on this machine.
+    Finds: a `path` that is a URL, if its protocol is not known or the Python package for it is not installed.
+    Why:   no file can be read from this URL on this machine.
     Diff:
         data:
     -     source: {type: csv, path: "nowhere://digits.csv"}
@@ -128,9 +132,10 @@ def source_without_file_system(span: Span, problem: SourceError) -> Diagnostic:
 def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:
     """plugin-source-fails (D050)
 
-    Finds: a source of a plugin whose code raises, draws random numbers, or returns rows that do not fit its columns.
-           Found with `--plugins`, and by `run`.
-    Why:   rows are requested by number, in any order, in any process, and may be cached: they must always be the same.
+    Finds: a source of a plugin whose code raises an error, draws random numbers, or returns rows that do not match its
+           columns. This is checked with `--plugins` and by `dtrain run`.
+    Why:   each row is requested by its number, in any order and in several processes, and may be cached. It must
+           therefore have the same values each time.
     Diff:
     -   plugins: [my_data.py]   # def __getitem__(self, index): raise OSError("no")
         data:
@@ -143,9 +148,10 @@ def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:
 def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> Diagnostic:
     """plugin-data-not-run (D051)
 
-    Finds: a source, field or transform of a plugin, in a recipe that is checked without running its code.
-    Why:   only its code knows the number of rows and their values. The columns that a source declares are checked
-           against the fields; the values, the graph and the plan are not.
+    Finds: a source, field or transform of a plugin, if the recipe is checked without `--plugins`, so that its code does
+           not run.
+    Why:   only this code gives the rows and their values. The columns that a source declares are checked against the
+           fields; the values, the graph and the plan are not checked.
     Diff:
     -   plugins: [my_data.py]   # class Digits(Source): ...
         data:
@@ -162,9 +168,9 @@ def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> 
 def plugin_field_fails(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """plugin-field-fails (D052)
 
-    Finds: a field of a plugin whose code raises for a row, or returns another tensor than it declares. Found with
-           `--plugins`, and by `run`.
-    Why:   a batch is one tensor, and the layers are made for its shape.
+    Finds: a field of a plugin whose code raises an error for a row, or returns a tensor of another shape or dtype than
+           it declares. This is checked with `--plugins` and by `dtrain run`.
+    Why:   the samples of a batch are stacked to one tensor, and the layers are made for the declared shape.
     Diff:
     -   plugins: [my_data.py]   # class Wide(Field): shape = (9,)
     +   plugins: [my_data.py]   # class One(Field): shape = (1,)

@@ -12,8 +12,8 @@ from declarative_train.core.span import Span
 def broken_picture(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """broken-picture (D040)
 
-    Finds: a picture that cannot be read, among the first 16 MB of the files of a set.
-    Why:   the run would stop at the step that needs it.
+    Finds: a picture that cannot be read. Before a run, only the first 16 MB of the files of each set are checked.
+    Why:   the run would stop at the step that reads this picture.
     Diff:
         data:
           fields:
@@ -26,8 +26,8 @@ def broken_picture(span: Span, field: str, message: str, place: str, help: str |
 def pictures_without_size(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
     """pictures-without-size (D041)
 
-    Finds: a field whose pictures do not all have one size after the transforms, in training and in evaluations.
-    Why:   a batch is one tensor, and the layers are made for one size.
+    Finds: a field whose pictures do not all have the same size after the transforms, in training or in evaluations.
+    Why:   the pictures of a batch are stacked to one tensor, and the layers are made for one size.
     Diff:
         data:
           fields:
@@ -40,8 +40,9 @@ def pictures_without_size(span: Span, field: str, message: str, help: str | None
 def transform_does_not_fit(span: Span, message: str, help: str | None) -> Diagnostic:
     """transform-does-not-fit (D042)
 
-    Finds: a transform that cannot change the pictures of a field, or that names a field without pictures.
-    Why:   the run would stop at the first sample.
+    Finds: a transform that cannot be applied: it does not fit the pictures of a field, names a field that does not
+           exist or has no pictures, or cannot be combined with `window`, `shuffle`, `workers` or `only`.
+    Why:   the run would stop at the first sample, or its results could not be reproduced.
     Diff:
         data:
           transforms:

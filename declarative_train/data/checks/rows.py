@@ -13,10 +13,11 @@ from declarative_train.core.span import Span
 def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, has_own_source: bool) -> Diagnostic:
     """rows-in-two-sets (D035)
 
-    Finds: a set in which a fifth of the samples or more also occur in the training set, with the same values, and more
-           than the columns would give by chance.
-    Why:   the model is trained on these rows, so the set measures what the model remembers. It happens if a file has
-           its rows twice and the split is random, or if the set is a copy of the training file under another name.
+    Finds: a set of which at least a fifth of the samples also occur in the training set, with equal values in all
+           fields. It is not reported if the fields have so few different values that samples are equal by chance, or if
+           the sets are not in memory.
+    Why:   the model is trained on these samples, so the set measures what the model has memorised. This happens if rows
+           occur twice in a file that is divided at random, or if the set is a copy of the training file.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}
@@ -36,7 +37,8 @@ def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, h
 def category_of_rows(span: Span, field: str, column: str, num_values: int, num_rows: int) -> Diagnostic:
     """category-of-rows (D036)
 
-    Finds: a category with a different value in nearly every training row, such as the id of a customer or a row.
+    Finds: a category with at least 9 different values per 10 training rows, such as the id of a customer. Only training
+           rows in memory are checked, and only if there are at least 20.
     Why:   each class has one row, so an embedding memorises the training rows and is useless for new ones.
     Diff:
         data:
@@ -59,10 +61,11 @@ def category_of_rows(span: Span, field: str, column: str, num_values: int, num_r
 def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, correlation: float) -> Diagnostic:
     """neighbours-in-two-sets (D037)
 
-    Finds: a set of random rows from a table that is sorted by time, with a target that hardly changes from one row to
-           the next.
-    Why:   each row of the set is between two training rows with nearly the same target. New rows, for which the model is
-           made, have no such neighbours.
+    Finds: a `random` or `stratified` set of a table whose rows are in the order of time, if the target of a loss hardly
+           changes from one row to the next (a correlation of at least 0.8). A column of times is recognised by its
+           name, such as `date` or `timestamp`.
+    Why:   each row of the set is between two training rows with nearly the same target, so the metrics of the set look
+           too good. The new rows for which the model is made have no such neighbours.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}
@@ -71,7 +74,7 @@ def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, corr
             years: {columns: [level]}
     -     split: {validation: 0.2}
     +     split: {validation: {type: last, fraction: 0.2}}
-    """  # noqa: E501
+    """
     message = (
         f"`{name}` has random rows of a file in the order of `{column}`, where `{target}` hardly changes from row to "
         f"row (correlation {correlation:.2f})"
@@ -82,8 +85,10 @@ def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, corr
 def sorted_by_class(span: Span, target: str, num_runs: int, num_rows: int) -> Diagnostic:
     """sorted-by-class (D038)
 
-    Finds: `shuffle: false` over training rows that are sorted by the class to predict.
-    Why:   each batch has one class or two: the model learns to answer with the class of the latest batches.
+    Finds: `shuffle: false`, if the training rows are sorted by the class to predict, or nearly: the class changes less
+           than a tenth as often as in a random order.
+    Why:   each batch then has rows of only one or two classes, and the model learns to predict the classes of the
+           latest batches.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}

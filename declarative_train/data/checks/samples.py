@@ -23,7 +23,7 @@ def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnost
     """empty-set (D010)
 
     Finds: a set without a sample.
-    Why:   nothing can be learned or measured on it.
+    Why:   an empty training set trains nothing, and a metric of an empty set is not defined.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: 11}}
@@ -35,8 +35,8 @@ def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnost
 def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagnostic:
     """window-cut-to-pieces (D011)
 
-    Finds: windows over rows that are split one by one, at random.
-    Why:   consecutive rows get into different sets, so that hardly any window has all its rows in one set.
+    Finds: a set of `type: random` or `type: stratified`, which are drawn row by row, together with `window`.
+    Why:   consecutive rows are drawn into different sets, so hardly any window has all its rows in one set.
     Diff:
         data:
           window: {length: 16, stride: 1}
@@ -52,8 +52,8 @@ def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagn
 def rows_without_window(span: Span, field: str) -> Diagnostic:
     """rows-without-window (D012)
 
-    Finds: `rows` on a field where there is no window.
-    Why:   without a window a sample is one row, and there is nothing to slice.
+    Finds: the key `rows` on a field, if `data` has no `window`.
+    Why:   `rows` selects rows of a window; without a window, a sample is one row of the source.
     Diff:
         data:
     +     window: {length: 8, stride: 8}
@@ -70,7 +70,7 @@ def rows_without_window(span: Span, field: str) -> Diagnostic:
 def rows_outside_window(span: Span, field: str, rows: str | int, length: int) -> Diagnostic:
     """rows-outside-window (D013)
 
-    Finds: `rows` that are not in the window.
+    Finds: a `rows` that selects no row of the window.
     Why:   the field would be empty.
     Diff:
         data:
@@ -88,8 +88,10 @@ def rows_outside_window(span: Span, field: str, rows: str | int, length: int) ->
 def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
     """split-does-not-fit (D016)
 
-    Finds: a set whose rows cannot be chosen: a comparison of numbers with text, rows that have no order.
-    Why:   the set would get arbitrary rows.
+    Finds: a set whose rows cannot be chosen: values are compared with a text or date of another type, rows cannot be
+           sorted because values are missing, the column of a `stratified` set does not contain classes, or `of` names a
+           source that does not exist.
+    Why:   it is not defined which rows belong to the set.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: nine}}
@@ -102,7 +104,7 @@ def token_by_token(span: Span) -> Diagnostic:
     """token-by-token (D017)
 
     Finds: a text source without a window.
-    Why:   every sample would be a single token, without a next one to predict.
+    Why:   every sample would be a single token, so there is no next token to predict.
     Diff:
         data:
           source: {type: text, path: data/people.csv}
@@ -121,9 +123,10 @@ def token_by_token(span: Span) -> Diagnostic:
 def lengths_do_not_fit(span: Span, message: str, help: str) -> Diagnostic:
     """lengths-do-not-fit (D028)
 
-    Finds: length buckets that cannot be used with the other fields, or with the way in which rows are read.
-    Why:   all fields of a step are in the same bucket; and samples of one bucket are put into the same batches, which
-           needs samples that can be read in any order.
+    Finds: `length: {buckets: ...}` of a field together with another field that has another number of buckets, with a
+           `window`, or with a training set that cannot be read in any order or that skips bad rows while it is read.
+    Why:   a batch is made from samples of one bucket. All fields must therefore have the same buckets, and it must be
+           possible to read the samples in any order.
     Diff:
         data:
           fields:
@@ -138,7 +141,7 @@ def bucket_without_texts(span: Span, name: str, length: int, others: list[int]) 
     """bucket-without-texts (D029)
 
     Finds: a bucket of `length` in which there is no training sample.
-    Why:   no batch has this length, so that it saves nothing. If it is the longest bucket, the model also has
+    Why:   no batch has this length, so the bucket saves nothing. If it is the longest bucket, the model also has
            positions that no training text reaches.
     Diff:
         data:
@@ -154,8 +157,8 @@ def bucket_without_texts(span: Span, name: str, length: int, others: list[int]) 
 def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
     """rows-without-order (D018)
 
-    Finds: windows over rows that cannot be sorted: the `sort` column lacks values.
-    Why:   a sample is a run of consecutive rows, and rows without an order are not consecutive.
+    Finds: a `window` with a `sort` column in which values are missing.
+    Why:   a window consists of consecutive rows, and a row without a value has no position among the others.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -174,16 +177,16 @@ _LOOKED_AT = 100_000  # rows
 def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
     """sorted-as-text (D022)
 
-    Finds: rows that are sorted by a column of text whose alphabetical order is not the intended one: dates that do not
-           begin with the year, numbers of different lengths.
-    Why:   text is compared letter by letter, so that 31/01 comes after 01/12, and 10 before 9: the last rows are not the
-           latest ones, and windows hold rows that do not follow each other.
+    Finds: rows that are sorted by a column of text whose alphabetical order is probably not the intended one: dates
+           that do not begin with the year, or numbers of different lengths.
+    Why:   text is compared letter by letter, so 31/01 comes after 01/12, and 9 after 10. The last rows are then not the
+           latest ones, and the rows of a window do not follow each other in time.
     Diff:
         data:
           source: {path: data/days.csv}
     -     split: {validation: {type: last, fraction: 0.25, sort: day}}
     +     split: {validation: {type: last, fraction: 0.25, sort: iso}}
-    """  # noqa: E501
+    """
     # None if the text sorts in the same order as its meaning.
     found = table.columns[column]
     if found.dtype != "object" or found.shape:
@@ -207,9 +210,10 @@ _interleaved_windows_looked_at = 100_000  # rows
 def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | None:
     """interleaved-windows (D023)
 
-    Finds: windows over rows whose `sort` column holds the same value more than once, without `by`.
-    Why:   if two sensors were measured at the same times, for example, their rows alternate, and every window has
-           rows of both. `by` names the column that separates them.
+    Finds: a `window` without `by` whose `sort` column has the same value in several rows. The first 100,000 rows are
+           checked.
+    Why:   if, for example, two sensors were measured at the same times, their rows alternate, and every window has rows
+           of both. The key `by` names the column that separates them.
     Diff:
         data:
           source: {path: data/days.csv}
@@ -231,8 +235,9 @@ def value_unknown_to_run(
 ) -> Diagnostic:
     """value-unknown-to-run (D030)
 
-    Finds: a value of a category that has no class number in the run whose weights the model starts from.
-    Why:   class numbers come from the run named by `model.weights`: numbers made from other rows would give each
+    Finds: a value of a category that had no class number in the earlier run whose weights the model loads
+           (`model.weights`).
+    Why:   class numbers are taken from the earlier run. Class numbers from the rows of this recipe would give each
            class the weights of another one.
     Diff:
         data:
@@ -249,11 +254,11 @@ def value_unknown_to_run(
 def field_of_another_run(span: Span, field: str, found: str, origin: str, weights: Span) -> Diagnostic:
     """field-of-another-run (D031)
 
-    Finds: a field that reads its columns in another way than the run whose weights the model starts from: another
-           `normalize`, other class numbers, columns in another order.
-    Why:   the model would get other numbers than those that it was trained on, and the predictions would be wrong
-           without an error. Statistics and class numbers come from the run named by `model.weights`; `statistics: data`
-           there computes them again, for weights that are trained again on them.
+    Finds: a field that converts its columns in another way than in the earlier run whose weights the model loads
+           (`model.weights`): for example another `normalize`, other class numbers, or columns in another order.
+    Why:   the model would get other numbers than in its training, and its predictions would be wrong without an error.
+           For weights that are trained again on new statistics, `statistics: data` in `model.weights` computes them
+           from the rows of this recipe.
     Diff:
         data:
           fields:
@@ -269,8 +274,9 @@ def field_of_another_run(span: Span, field: str, found: str, origin: str, weight
 def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Span) -> Diagnostic:
     """set-of-the-same-rows (D032)
 
-    Finds: a set with a source of its own that reads a file which training, or another set, reads too.
-    Why:   the model is trained on these rows, so its loss there says nothing about new data.
+    Finds: a set with its own `source` that reads a file which training or another set reads too.
+    Why:   if the model is trained on these rows, the loss of the set says nothing about new data. If two sets read the
+           same file, the second one measures nothing new.
     Diff:
         data:
           source: {type: csv, path: data/digits.csv}
@@ -285,9 +291,10 @@ def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Spa
 def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnostic:
     """set-without-class (D033)
 
-    Finds: a set in which a class of the target has no row, though it has some in another set.
-    Why:   f1, recall and auroc of that class are 1, 0 or nan there, whatever the model predicts; a class without a
-           training row is never learned.
+    Finds: a set without a row of some class of a target, if another set has such a row. Only sets in memory are
+           checked.
+    Why:   if an evaluated set lacks a class, metrics of this class, such as recall, are 0, 1 or nan whatever the model
+           predicts. If the training set lacks a class, the model never learns it.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, in: [3, 8]}}
@@ -299,9 +306,10 @@ def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnos
 def set_of_one_answer(span: Span, name: str, what: str, metric: str) -> Diagnostic:
     """set-of-one-answer (D034)
 
-    Finds: a set in which every row has the same value of a target, with a metric that needs several: `auroc` and
-           `average_precision` compare positive with negative rows, `r2` compares with the spread of each output.
-    Why:   the metric is nan in every evaluation.
+    Finds: a set in which every row has the same value of a target, with a metric that needs different values: `auroc`
+           and `average_precision` compare positive with negative rows, and `r2` compares the error with the variance of
+           the target.
+    Why:   the metric is nan in every evaluation of this set.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: 3}}
@@ -316,8 +324,9 @@ def set_of_one_answer(span: Span, name: str, what: str, metric: str) -> Diagnost
 def rows_skipped(span: Span, message: str) -> Diagnostic:
     """rows-skipped (D024)
 
-    Finds: rows that are left out because the recipe sets `on_bad_row: skip`, as far as they are found before a run.
-    Why:   many of them, or all of one kind, point to damaged files.
+    Finds: rows that are left out because the recipe sets `on_bad_row: skip`, as far as they can be found before a run.
+    Why:   many such rows, or rows of one kind only, are often a sign of damaged files, and the model is trained without
+           them.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -334,10 +343,11 @@ def group_in_two_sets(
 ) -> Iterator[Diagnostic]:
     """group-in-two-sets (D021)
 
-    Finds: a `grouped` set with a group that also has rows in another set, which is divided in another way: by value, as
-           the last rows, or in groups of another column.
-    Why:   the group is then in both sets: a model that has seen one set knows part of the other. A random set cannot
-           have such rows, because it is taken from the rows that the whole groups leave.
+    Finds: a `grouped` set that has rows of the same group as another set. This can happen if the other set is divided
+           in another way: by value, as the last rows, or in groups of another column.
+    Why:   rows of a group resemble each other, so the sets are not independent, and a metric of one set may be too
+           good. A random set cannot share a group, because it is drawn from the rows that remain after the groups are
+           taken out.
     Diff:
         data:
           split:

@@ -12,8 +12,9 @@ from declarative_train.core.span import Span
 def column_does_not_fit(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
     """column-does-not-fit (D006)
 
-    Finds: a column of a type or shape that a field cannot use.
-    Why:   text is not a number, and values of different shapes make no tensor.
+    Finds: a field whose columns have a type or a shape that it cannot use, or which cannot be combined with the other
+           fields.
+    Why:   the values cannot be converted to a tensor: text, for example, is not a number.
     Diff:
         data:
           fields:
@@ -26,8 +27,8 @@ def column_does_not_fit(span: Span, field: str, message: str, help: str | None) 
 def missing_value(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """missing-value (D007)
 
-    Finds: missing values in the columns of a field that sets no value for them.
-    Why:   a single nan makes every gradient nan.
+    Finds: a missing value in a column of a field, if the field has no replacement for missing values.
+    Why:   a missing number is nan, and one nan in a batch makes the loss and all gradients nan.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -43,8 +44,10 @@ def value_out_of_range(
 ) -> Diagnostic:
     """value-out-of-range (D008)
 
-    Finds: a label outside the classes, a value that no training row has, a number that the dtype cannot hold.
-    Why:   a class that does not exist stops a GPU in the middle of a step, with a message that names no row.
+    Finds: a value that a field cannot have: a label that is not one of the classes, a category that no training row
+           has, an infinite number, or a number that the dtype cannot hold.
+    Why:   a class number that does not exist stops a run on a GPU in the middle of a step, with a message that names no
+           row.
     Diff:
         data:
           fields:
@@ -57,7 +60,7 @@ def value_out_of_range(
 def not_a_whole_number(span: Span, field: str, message: str, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """not-a-whole-number (D009)
 
-    Finds: fractions in a field of whole numbers.
+    Finds: a number with a fraction, such as 1.65, in a field of whole numbers.
     Why:   as integers, 0.5 and 0.9 both become 0.
     Diff:
         data:
@@ -75,8 +78,11 @@ def no_statistics(
 ) -> Diagnostic:
     """no-statistics (D014)
 
-    Finds: statistics that cannot be computed from the training rows: no value there, infinite ones, too many classes.
-    Why:   a normalisation or a vocabulary without values gives nan.
+    Finds: statistics of a field that cannot be computed from the training rows: a column has no value there, has
+           infinite values or a range that is too large to be normalised, or has more different values than the field
+           has classes.
+    Why:   the field is normalised with these statistics, or gets its class numbers from them, so without them it has no
+           values.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -90,9 +96,9 @@ def no_statistics(
 def unread_messages(span: Span, field: str, message: str, help: str) -> Diagnostic:
     """unread-messages (D025)
 
-    Finds: keys of messages that the chat template does not read, and a column `tools` that the field does not give to
-           its template, although the template writes tools.
-    Why:   text that a template does not read is not in the tokens: the model trains without it.
+    Finds: keys of the messages that the chat template does not read; or a column `tools` that the field does not name,
+           although its chat template writes tools.
+    Why:   text that the template does not read is not in the tokens, so the model is trained without it.
     Diff:
         data:
           fields:

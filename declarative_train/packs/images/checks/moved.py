@@ -12,9 +12,10 @@ from declarative_train.core.span import Span
 def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) -> Diagnostic:
     """target-stays (D043)
 
-    Finds: a flip, crop or rotation of images, and a target that has positions in the images but is not moved with
-           them: a mask that is not among the `fields` of the transform, or pairs of numbers, which may be points.
-    Why:   after the transform the target does not fit the image, so the model learns an average of wrong positions.
+    Finds: a random transform that moves a picture, such as a flip, crop or rotation, if a mask is not among its
+           `fields`; or if a target of a loss has pairs of numbers, which may be points in the picture.
+    Why:   after the transform, the target does not match the picture, so the model learns an average of wrong
+           positions.
     Diff:
         data:
           fields:
@@ -40,10 +41,10 @@ def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) ->
 def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second: bool) -> Diagnostic:
     """scaled-twice (D044)
 
-    Finds: a transform `normalize` whose mean is outside the range of the pixels before it: a second `normalize`, or
-           a mean for pixels from 0 to 255.
-    Why:   pixels are from 0 to 1 before the first `normalize`. With a mean outside this range, all pixels get
-           nearly the same value, or large values, for which weights are not initialised.
+    Finds: a second `normalize` of the same pictures; or a `normalize` after which all pixels are above 0, all are below
+           0, or some are beyond -10 or 10. A mean for pixels from 0 to 255 is a common cause.
+    Why:   pixels are from 0 to 1 before the first `normalize`. With such a mean or std, all pixels get nearly the same
+           value or large values, for which the start weights of the layers are not made.
     Diff:
         data:
           transforms:

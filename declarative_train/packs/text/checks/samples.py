@@ -9,10 +9,10 @@ from declarative_train.core.span import Span
 def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnostic:
     """cannot-write (R109)
 
-    Finds: `evaluation.samples` for a model without an output of logits of the next token, or with a prompt that the
-           model cannot read.
-    Why:   a text is generated token by token; each token is chosen from the model's logits after the tokens before
-           it.
+    Finds: an `evaluation.samples` in a recipe whose model does not compute all logits of the next token at once, from
+           nothing but tokens; or with a prompt that the model cannot read, for example because it is too long.
+    Why:   a text is generated token by token, and each token is chosen from the logits that the model computes for the
+           tokens before it.
     Diff:
         # whole file
         name: bytes

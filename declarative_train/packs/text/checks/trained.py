@@ -13,10 +13,10 @@ from declarative_train.core.span import Span
 def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lost: int, length: int) -> Diagnostic:
     """answers-cut-off (D026)
 
-    Finds: dialogues, or texts after a prompt, of which at least a tenth are cut to `length` so that tokens to be
-           predicted are lost.
-    Why:   the model does not learn the ends of long answers. A text whose whole answer is cut off has no effect on
-           the training, and the run does not report this.
+    Finds: a field of dialogues, or of answers to prompts, in which `length` cuts off tokens of the answer in at least
+           10% of the texts.
+    Why:   the model does not learn how long answers end. A text whose whole answer is cut off does not train the model
+           at all, and the run does not report this.
     Diff:
         data:
           fields:
@@ -31,9 +31,9 @@ def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lo
 def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
     """end-not-trained (D027)
 
-    Finds: dialogues, or texts after a prompt, in which the token that ends an answer is not one of the tokens to be
-           predicted.
-    Why:   the model does not learn to stop: it continues after its answer until the limit of tokens.
+    Finds: a field of dialogues, or of answers to prompts, if in more than half of the texts no token that ends a text
+           is among the last four tokens to be predicted.
+    Why:   the model does not learn to stop: it continues after its answer until the limit of tokens is reached.
     Diff:
         data:
           fields:
@@ -48,9 +48,10 @@ def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
 def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagnostic:
     """padding-is-target (R140)
 
-    Finds: a loss without a `mask` whose target is the tokens of texts of different lengths.
+    Finds: a loss without `mask` and `ignore_index` whose target is the tokens of texts of different lengths, so that
+           more than 2% of these tokens are padding.
     Why:   padding counts as tokens to be predicted. It is easy to predict, so the loss looks low, and most of the
-           gradient may come from it. In a dialogue the questions count too.
+           gradient may come from it. In a dialogue, the tokens of the questions count too.
     Diff:
     -   model: {graph: {counts: null}}
         objective:
@@ -65,8 +66,8 @@ def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagno
 def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnostic:
     """padding-is-counted (R141)
 
-    Finds: a mean, a sum or the last state over the positions of texts of different lengths, without a mask.
-    Why:   the result depends not only on the text, but also on the amount of padding after it, and so on `length`.
+    Finds: a mean, a sum, a maximum or the last state over the positions of texts of different lengths, without a mask.
+    Why:   the result then depends on the padding after the text too, and so changes with `length`.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -94,8 +95,8 @@ def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnost
 def end_is_ignored(span: Span, term: str, token: str) -> Diagnostic:
     """end-is-ignored (R142)
 
-    Finds: an `ignore_index` that is the padding token, if this is also the token that ends a text.
-    Why:   the loss then ignores the ends of texts too, so the model never learns to stop.
+    Finds: a loss whose `ignore_index` is the padding token, if the same token also ends a text.
+    Why:   the loss ignores the ends of texts too, so the model never learns to stop.
     Diff:
         data: {fields: {chat: {pad: <end>}}}
     -   model: {graph: {counts: null}}
@@ -112,9 +113,9 @@ def end_is_ignored(span: Span, term: str, token: str) -> Diagnostic:
 def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagnostic:
     """mask-of-other-tokens (R143)
 
-    Finds: a mask of a field of tokens that is sliced in another way than the target of the same field.
-    Why:   the mask says for each token whether it counts. A mask that is shifted by one leaves out the last token
-           of each answer, and counts the last token of each question.
+    Finds: a loss whose target and `mask` come from the same field of tokens, but are slices of different positions.
+    Why:   the mask states for each token whether it counts. A mask that is shifted by one leaves out the last token of
+           each answer, and counts the last token of each question.
     Diff:
         model:
           graph:
@@ -129,9 +130,9 @@ def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagn
 def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
     """target-is-not-next (R144)
 
-    Finds: a causal language model whose target is not its input shifted by one token.
-    Why:   without a shift, the target of each position is its own input, and the model learns to copy. With a shift
-           of two, the model learns the token after the next one, and leaves out every second token when it
+    Finds: a causal language model whose target is its own input, but not shifted by exactly one token.
+    Why:   without a shift, the target of each position is the token that the model reads there, and it learns to copy.
+           With a shift of two, it learns the token after the next one, and leaves out every second token when it
            generates text.
     Diff:
         model:
@@ -150,9 +151,10 @@ def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
 def texts_not_separated(span: Span, field: str) -> Diagnostic:
     """texts-not-separated (R145)
 
-    Finds: packed dialogues, or texts after a prompt, and a model that does not read `segments`.
-    Why:   attention then reaches from one dialogue to another in the same sample, so answers are learned as if the
-           other dialogue came before them.
+    Finds: a field of dialogues, or of answers to prompts, that is packed (`pack`), with a model that has attention and
+           does not read the field's output `segments`.
+    Why:   attention then reaches from one dialogue into another one of the same sample, so the model learns its answers
+           as if the other dialogue came before them.
     Diff:
         data: {fields: {chat: {pack: best_fit, length: 65}}}
         model:
@@ -169,9 +171,10 @@ def texts_not_separated(span: Span, field: str) -> Diagnostic:
 def packed_answers_in_kto(span: Span, node: str, field: str) -> Diagnostic:
     """packed-answers-in-kto (R146)
 
-    Finds: a block `kto` that reads packed texts.
-    Why:   its divergence is a mean over single answers. A sample of packed texts has a sum of several, or with `texts`
-           zeros in place of answers that it does not have, which the mean would count.
+    Finds: a block `kto` whose inputs are computed from a field with `pack`.
+    Why:   the loss of KTO compares single answers, and its KL term is a mean over answers. A packed sample has the sum
+           of several answers, or, with the key `texts`, zeros for answers that are not there, which the mean would
+           count.
     Diff:
     -   data: {fields: {chat: {pack: best_fit}}}
         model:
