@@ -16,7 +16,7 @@ from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.predictions import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
 from declarative_train.plan.recomputation import Policy, Recomputation
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)

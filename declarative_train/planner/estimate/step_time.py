@@ -78,24 +78,31 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
     hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
-    times = [_part_time(part, model, placement, machine) for part in placement.parts]
+    stages = {
+        at: _stage_time(at, names, model, placement, machine)
+        for part in placement.parts
+        for at, names in zip(part.numbers, part.stages, strict=True)
+    }
+    times = [
+        _part_time(part, [stages[at] for at in part.numbers], model, placement, machine) for part in placement.parts
+    ]
     scale = machine.constants.scale
     slowest = max(times, key=lambda time: time.total_s)
     if placement.pipes is None:
         return slowest.scale_by(scale)
-    stages = _stage_times(model, placement, machine)
-    whole_s = pipeline_s(placement.pipes.schedule, placement.pipes.num_ranks, stages, placement.num_microbatches)
+    in_order = [stages[at] for at in sorted(stages)]
+    whole_s = pipeline_s(placement.pipes.schedule, placement.pipes.num_ranks, in_order, placement.num_microbatches)
     bubble_s = max(0.0, whole_s - max(time.compute_s for time in times))
     return replace(slowest, bubble_s=bubble_s).scale_by(scale)
 
 
-def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> StepTime:
+def _part_time(
+    part: DevicePart, passes: Sequence[StageTime], model: ModelFacts, placement: Placement, machine: Machine
+) -> StepTime:
+    """Return the time of a step of one device. `passes`: the times of its stages."""
     number = placement.num_microbatches
     if placement.scatters and not machine.constants.runs_ahead:  # one process computes all copies, with all its cores
         number *= placement.num_devices
-    passes = [
-        _stage_time(at, names, model, placement, machine) for at, names in zip(part.numbers, part.stages, strict=True)
-    ]
     forward_s, backward_s = sum(each.forward_s for each in passes), sum(each.backward_s for each in passes)
     gathered, reduced = gathers(part, model, placement, machine), reductions(part, model, placement, machine)
     sent, copied = messages(part, model, placement, machine), dp_transfers(part, model, placement, machine)
@@ -152,15 +159,6 @@ def _time_exposed(
     again_s = max(0.0, once_s - backward_s)
     last_s = max(0.0, once_s + reduce_s - backward_s)
     return number * first_s + (number - 1) * again_s + last_s + once_s / max(1, num_nodes)
-
-
-def _stage_times(model: ModelFacts, placement: Placement, machine: Machine) -> list[StageTime]:
-    found = {
-        at: _stage_time(at, names, model, placement, machine)
-        for part in placement.parts
-        for at, names in zip(part.numbers, part.stages, strict=True)
-    }
-    return [found[at] for at in sorted(found)]
 
 
 def _stage_time(
