@@ -31,7 +31,7 @@ plan recipe.yaml --diff t.csv               1  the file is a table
 plan plan.json --set seed=1                 2  a saved plan is used as it is
 plan plan.json --with recipe.yaml           2  a saved plan is used as it is
 run plan.json --set seed=1                  2  a saved plan is used as it is
-run old.json                                3  it has plan version 1, this dtrain reads version 3
+run old.json                                3  it has plan version 1, this dtrain reads version 4
 plan other.json                             3  it has no `version`, so it is not a plan
 run RUN                                     2  `RUN` is a run: `dtrain trace` shows it
 plan RUN                                    2  `dtrain run RECIPE --resume RUN`
@@ -114,7 +114,7 @@ def folder(wine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(checkpoint, made / STEP)
     plan = (made / RUN / "plan.json").read_text("utf-8")
     (made / "plan.json").write_text(plan)
-    (made / "old.json").write_text(plan.replace('"version": 3', '"version": 1', 1))
+    (made / "old.json").write_text(plan.replace('"version": 4', '"version": 1', 1))
     (made / "other.json").write_text(json.dumps({"a": 1}))
     (made / "other.yaml").write_text("services:\n  web: {image: a}\n")
     (made / "picture.yaml").write_bytes(b"\x89PNG\r\n\x1a\n" + np.random.default_rng(0).bytes(2000))

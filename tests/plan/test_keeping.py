@@ -37,7 +37,7 @@ def test_a_plan_comes_back_as_it_was(planned) -> None:
         ("[]", "no `version`"),
         ("{}", "no `version`"),
         ('{"version": 0}', "plan version 0"),
-        ('{"version": 3}', "`dtrain_version`"),
+        ('{"version": 4}', "`dtrain_version`"),
     ],
 )
 def test_what_is_no_plan_is_refused_in_one_line(text: str, says: str) -> None:
