@@ -207,7 +207,7 @@ def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | No
     if vocabulary is None:
         return None
     value = str(error.cause).split(" is ", 1)[1].split(",", 1)[0]
-    known = f"{inherited.origin} knows {_several([str(each) for each in vocabulary])}"
+    known = f"{inherited.origin} has only {_several([str(each) for each in vocabulary])}"
     related = (Related(inherited.span, f"class numbers come from {inherited.origin}"),)
     column = error.cause.column
     return value_unknown_to_run(made, error.part.name, column, value, known, table.place(error.row), related)

@@ -204,7 +204,7 @@ def _to_plain(value: object) -> object:
         str(value)
     if isinstance(value, Mapping):
         raise NoValue("a mapping whose keys are not texts" if isinstance(value, dict) else "the whole environment")
-    raise NoValue("a function" if callable(value) else "no value of a recipe")
+    raise NoValue("a function" if callable(value) else "an object of Python")
 
 
 def _range(*bounds: int) -> list[int]:

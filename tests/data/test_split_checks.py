@@ -118,7 +118,7 @@ def test_a_best_checkpoint_has_something_to_be_chosen_from(tmp_path: Path, more:
 def test_a_ranking_of_one_answer_is_reported(tmp_path: Path) -> None:
     """`validation/auroc nan` and `test/auroc nan`, and the run ended with 0."""
     for split, wanted in (
-        ("{test: {type: last, fraction: 0.2}}", ["all rows of `test` have the same `y`: `auroc` of it is nan"]),
+        ("{test: {type: last, fraction: 0.2}}", ["all rows of `test` have the same `y`, so `auroc` is nan"]),
         ("{test: {type: stratified, fraction: 0.5, column: kind}}", []),
     ):
         (tmp_path / "recipe.yaml").write_text(RECIPE.replace("[f1]", "[f1, auroc]") % split)
@@ -140,4 +140,4 @@ def test_a_spread_of_nothing_is_reported(tmp_path: Path) -> None:
     loaded = load(str(tmp_path / "recipe.yaml"))
     assert loaded.recipe is not None
     (found,) = [item.message for item in planner.compile(loaded.recipe)[1] if item.code == "D034"]
-    assert found == "all rows of `test` have the same value in an element of `y`: `r2` of it is nan"
+    assert found == "all rows of `test` have the same value in an element of `y`, so `r2` is nan"

@@ -131,7 +131,7 @@ def test_a_label_that_the_run_does_not_know_is_an_error(trained: Trained) -> Non
     (unknown,) = [item for item in found if item.is_error]
     assert unknown.code == "D030"
     assert "`kind` is `nebbiolo` in row 4 of " in unknown.message
-    assert "copied step 60 knows `barbera`, `barolo`, `grignolino`" in unknown.message
+    assert "copied step 60 has only `barbera`, `barolo`, `grignolino`" in unknown.message
     assert unknown.related[0].span.line == 3  # model.weights
 
 

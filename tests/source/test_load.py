@@ -364,7 +364,7 @@ def test_templates_in_options_need_no_quotes() -> None:
         ("'a=1", "M006", "is not a setting"),
         ("a=", "Y009", "`a` is set to nothing"),
         ("a.b=# no", "Y009", "`a.b` is set to nothing"),
-        ("extends=x.yaml", "M003", "`extends` cannot be set"),
+        ("extends=x.yaml", "M003", "`--set` cannot change `extends`"),
         ("a=[1, 2", "Y004", "the `[` is not closed"),
         ("b=null", "M005", "`b: null` removes nothing"),
         ("list.0=5", "M007", "`list` is a list"),

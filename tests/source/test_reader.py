@@ -69,7 +69,7 @@ def test_an_empty_value_names_the_key_that_stands_beside_it() -> None:
     diagnostic = the_one("model:\n  graph:\n  hidden: {type: linear}\n")
     assert diagnostic.code == "Y009"
     assert str(diagnostic.span) == "a.yaml:2:3"
-    assert diagnostic.message == "`graph` has no value: `hidden` on line 3 is next to it, not inside"
+    assert diagnostic.message == "`graph` has no value: `hidden` on line 3 is not indented below it"
     assert diagnostic.related[0].span.line == 3
 
 
@@ -164,7 +164,7 @@ def test_aliases_do_not_hide_depth() -> None:
 
 def test_tags_are_refused_and_read_without_them() -> None:
     diagnostic = the_one("a: !!int 3\n")
-    assert (diagnostic.code, diagnostic.message) == ("Y014", "`!!int` is a YAML tag, which recipes do not have")
+    assert (diagnostic.code, diagnostic.message) == ("Y014", "`!!int` is a YAML tag, which recipes do not support")
     assert (diagnostic.span.column, diagnostic.span.end_column) == (4, 9)
     assert value("a: !!int 3\n") == {"a": 3}
     assert said("a: !keep\n") == [("Y014", "1:4-9")]
@@ -196,7 +196,7 @@ def test_an_empty_file(text: str) -> None:
 
 
 def test_a_file_that_is_no_mapping() -> None:
-    assert the_one("- a\n- b\n").message == "the file is a list; it takes keys and values"
+    assert the_one("- a\n- b\n").message == "the file is a list, but a recipe consists of keys and values"
     assert the_one("just words\n").code == "Y020"
     assert the_one("name:mlp\n").code == "Y022"
 

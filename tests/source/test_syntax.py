@@ -35,7 +35,7 @@ CASES = {
     "list and index in a mapping": ("a: {l: [x, y][0]}\n", "Y007", "1:8-17", "", {"a": {"l": "[x, y][0]"}}),
     "quote never closed": ('a: "abc\nb: 1\n', "Y002", "1:4-8", 'the quote `"` is not closed', None),
     "quote closed by another": ("a: 'abc\nb: 'x'\n", "Y002", "1:4-8", "closed only on line 2", None),
-    "text after a quote": ('a: "b" c\nd: 1\n', "Y025", "1:8-9", 'goes on after the closing `"`', None),
+    "text after a quote": ('a: "b" c\nd: 1\n', "Y025", "1:8-9", 'text after the closing `"`', None),
     "list never closed": ("a: [1, 2\nb: 3\n", "Y004", "1:4-9", "the `[` is not closed", None),
     "mapping never closed": ("a:\n  b: {c: 1\n  d: 2\n", "Y004", "2:6-11", "the `{` is not closed", None),
     "unclosed at the end": ("a: [1, 2", "Y004", "1:4-9", "the `[` is not closed", None),

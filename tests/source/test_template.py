@@ -264,7 +264,10 @@ def test_an_error_behind_escapes() -> None:
 )
 def test_the_environment_as_a_whole_is_no_value(text: str) -> None:
     _, (diagnostic,) = Templates().render(node(text), {"env": os.environ})
-    assert (diagnostic.code, diagnostic.message) == ("T009", "this template gives the whole environment")
+    assert (diagnostic.code, diagnostic.message) == (
+        "T009",
+        "this template gives the whole environment, which is not a value of a recipe",
+    )
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
@@ -391,7 +394,7 @@ def test_a_circle_of_vars_is_said_once() -> None:
     found, diagnostics = variables("vars:\n  a: '{{ vars.b }}'\n  b: '{{ vars.a }}'\n  c: '{{ vars.a }}'\n  d: 1\n")
     assert found == {"d": 1}
     assert [(d.code, d.message) for d in diagnostics] == [
-        ("T004", "these vars are circular: `a` -> `b` -> `a`"),
+        ("T004", "`vars` has values that refer to each other in a circle: `a` -> `b` -> `a`"),
     ]
     _, diagnostics = variables("vars: {a: '{{ vars.a }}'}\n")
     assert [d.code for d in diagnostics] == ["T004"]

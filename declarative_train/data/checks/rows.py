@@ -27,7 +27,7 @@ def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, h
     -     split: {validation: {source: {type: csv, path: data/table_copy.csv}}}
     +     split: {validation: 0.2}
     """
-    message = f"{num_shared:,} of {num_rows:,} samples of `{name}` are in the training set too, value by value"
+    message = f"{num_shared:,} of {num_rows:,} samples of `{name}` are also in the training set, with the same values"
     hint = "remove repeated rows from the file, or keep them together: `type: grouped`"
     if has_own_source:
         hint = "remove these rows from one of the two files"
@@ -103,5 +103,7 @@ def sorted_by_class(span: Span, target: str, num_runs: int, num_rows: int) -> Di
           loss: {type: cross_entropy, input: logits, target: kind}
           metrics: {mae: null, accuracy: {}}
     """
-    message = f"`shuffle: false`, and `{target}` is sorted: {num_rows:,} rows have {num_runs:,} runs of one class"
+    message = (
+        f"`shuffle: false`, but rows are sorted by `{target}`: {num_rows:,} rows have {num_runs:,} runs of one class"
+    )
     return warning("D038", span, message, "remove `shuffle: false`")

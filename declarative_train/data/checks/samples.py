@@ -43,10 +43,8 @@ def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagn
     -     split: {validation: {type: random, fraction: 0.2}}
     +     split: {validation: {type: last, fraction: 0.2}}
     """
-    message = (
-        f"`{kind}` decides for each row separately whether it is in `{name}`; a window takes {length} consecutive rows"
-    )
-    return error("D011", span, message, "cut with `type: last` (the last rows) or `type: grouped` (whole groups)")
+    message = f"`{kind}` draws the rows of `{name}` one by one, but a window needs {length} consecutive rows in one set"
+    return error("D011", span, message, "use `type: last` (the last rows) or `type: grouped` (whole groups)")
 
 
 def rows_without_window(span: Span, field: str) -> Diagnostic:
@@ -63,7 +61,7 @@ def rows_without_window(span: Span, field: str) -> Diagnostic:
     +     split: {validation: {type: last, fraction: 0.2}}
     """
     return error(
-        "D012", span, f"field `{field}` takes `rows` of a window, but there is none", "add `window: {length: N}`"
+        "D012", span, f"field `{field}` has `rows` of a window, but `data` has no `window`", "add `window: {length: N}`"
     )
 
 
@@ -81,8 +79,8 @@ def rows_outside_window(span: Span, field: str, rows: str | int, length: int) ->
             digit: {rows: 0}
           split: {validation: {type: last, fraction: 0.2}}
     """
-    message = f"field `{field}` takes rows `{rows}` of a window of {length}: there are none"
-    return error("D013", span, message, f"rows go from 0 to {length - 1}")
+    message = f"field `{field}`: `rows: {rows}` selects no row of a window of {length} rows"
+    return error("D013", span, message, f"the rows of a window are 0 to {length - 1}")
 
 
 def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
@@ -97,7 +95,7 @@ def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
     -     split: {validation: {type: where, column: label, equals: nine}}
     +     split: {validation: {type: where, column: label, equals: 9}}
     """
-    return error("D016", span, f"`{name}` cannot be cut: {message}")
+    return error("D016", span, f"the rows of `{name}` cannot be chosen: {message}")
 
 
 def token_by_token(span: Span) -> Diagnostic:
@@ -166,7 +164,7 @@ def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
     +     window: {length: 2, stride: 1, sort: height}
           split: {validation: {type: last, fraction: 0.5}}
     """
-    return error("D018", span, f"`{column}` does not order the rows: {message}")
+    return error("D018", span, f"the rows cannot be sorted by `{column}`: {message}")
 
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
@@ -226,7 +224,7 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     if len(found) == len(values):
         return None
     often = int(np.argmax(counts))
-    message = f"`{column}` is {found[often]} in {counts[often]:,} rows, and windows follow it without `by`"
+    message = f"`{column}` is {found[often]} in {counts[often]:,} rows: windows sorted by it may mix several series"
     return warning("D023", span, message, "name the column that separates the series with `by`")
 
 
@@ -248,7 +246,7 @@ def value_unknown_to_run(
     +   model: {weights: {path: earlier_people, statistics: data}}
     """
     hint = "correct the value; or, for classes of its own, add `statistics: data` to model.weights"
-    return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, and {known}", hint, made)
+    return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, but {known}", hint, made)
 
 
 def field_of_another_run(span: Span, field: str, found: str, origin: str, weights: Span) -> Diagnostic:
@@ -317,7 +315,7 @@ def set_of_one_answer(span: Span, name: str, what: str, metric: str) -> Diagnost
         objective:
           metrics: {auroc: {}}
     """
-    message = f"all rows of `{name}` have the same {what}: `{metric}` of it is nan"
+    message = f"all rows of `{name}` have the same {what}, so `{metric}` is nan"
     return warning("D034", span, message, f"give `{name}` rows of other values, as `type: stratified` does")
 
 

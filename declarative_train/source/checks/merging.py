@@ -80,7 +80,7 @@ def template_in_extends(span: Span) -> Diagnostic:
 
 
 def extends_by_option(span: Span) -> Diagnostic:
-    return error("M003", span, "`extends` cannot be set: files are merged before `--set`", "use `--with FILE`")
+    return error("M003", span, "`--set` cannot change `extends`: files are merged first", "use `--with FILE`")
 
 
 def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
@@ -97,7 +97,9 @@ def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
     -   # file: tree/.git
     -   gitdir: ../elsewhere
     """
-    return warning("M004", span, f"`{path}` is outside `{root}`", "copy it into the tree of the recipe")
+    return warning(
+        "M004", span, f"`{path}` is outside `{root}`, the folder tree of the recipe", "copy the file into it"
+    )
 
 
 def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], own_keys: Collection[str] = ()) -> Diagnostic:

@@ -105,7 +105,9 @@ def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
     +     heads: 4
     """
     way = " -> ".join(f"`{name}`" for name in chain)
-    return error("T004", span, f"these vars are circular: {way}", "replace one of them by a value")
+    return error(
+        "T004", span, f"`vars` has values that refer to each other in a circle: {way}", "replace one of them by a value"
+    )
 
 
 def template_too_costly(span: Span, message: str) -> Diagnostic:
@@ -147,7 +149,9 @@ def template_in_key(span: Span, text: str) -> Diagnostic:
     -     "run_{{ vars.width }}": 1
     +     run_32: 1
     """
-    return error("T007", span, f"the key `{text}` holds a template; keys are never templates", "write the name itself")
+    return error(
+        "T007", span, f"the key `{text}` contains a template; keys cannot be templates", "write the name itself"
+    )
 
 
 def template_forbidden(span: Span, message: str, help: str | None = None) -> Diagnostic:
@@ -174,4 +178,9 @@ def template_without_value(span: Span, kind: str) -> Diagnostic:
     -     steps: "{{ range }}"
     +     steps: "{{ range(3) }}"
     """
-    return error("T009", span, f"this template gives {kind}", "call it, or write the value that is meant")
+    return error(
+        "T009",
+        span,
+        f"this template gives {kind}, which is not a value of a recipe",
+        "call it, or write the value that is meant",
+    )

@@ -114,7 +114,7 @@ def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
     -     width: {{ vars.width }}
     +     width: "{{ vars.width }}"
     """
-    message = f"the template `{text}` needs quotes: to YAML a bare `{{` opens a mapping"
+    message = f"the template `{text}` needs quotes: without them, `{{` begins a mapping in YAML"
     return error("Y006", span, message, f"write `{quoted}`", fixes=(Fix(span, quoted, safe=True),))
 
 
@@ -182,7 +182,7 @@ def text_after_quote(span: Span, quote: str) -> Diagnostic:
     hint = "quote the whole text"
     if quote == '"':
         hint += ' in single quotes: a `"` is allowed inside them'
-    return error("Y025", span, f"text goes on after the closing `{quote}`", hint)
+    return error("Y025", span, f"there is text after the closing `{quote}`", hint)
 
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\s*=\s*|\s+)([^\s:=].*)")  # `epochs = 2`, `epochs 2`

@@ -16,7 +16,7 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
     """empty-value (Y009)
 
     Finds: a key, list item or `--set` without a value, often because the lines meant to be inside it are not indented;
-           or a value inside `[ ]` or `{ }` that is cut at its commas, such as `0,001` or `(3, 3)`.
+           or a value inside `[ ]` or `{ }` that is split at its commas, such as `0,001` or `(3, 3)`.
     Why:   an empty value may mean an empty text, zero or the default; to remove a key, write `null`.
     Diff:
         meta:
@@ -31,7 +31,7 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
         )
         return error("Y009", key, f"`{name}` has no value", hint)
     other, span = following
-    message = f"`{name}` has no value: `{other}` on line {span.line} is next to it, not inside"
+    message = f"`{name}` has no value: `{other}` on line {span.line} is not indented below it"
     related = (Related(span, f"not inside `{name}`"),)
     return error("Y009", key, message, f"give `{name}` a value, or indent what belongs inside it", related)
 
@@ -40,18 +40,23 @@ def decimal_comma(span: Span, text: str) -> Diagnostic:
     """Return the diagnostic for a number like `0,001` (`text`) inside brackets, which YAML reads as the number 0 and a
     key `001` without a value."""
     point = text.replace(",", ".")
-    return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
+    return error(
+        "Y009",
+        span,
+        f"`{text}` is read as two entries: inside brackets a comma ends a value",
+        f"write `{point}` for the number",
+    )
 
 
 def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
     """Return the diagnostic for Python's `(3, 3)` inside YAML brackets, where a comma ends a value. `text`: what was
     typed; `written`: how to write it."""
-    message = f"`{text}` is cut at its commas: a list has square brackets"
+    message = f"`{text}` is split at its commas: a list has square brackets"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
 
 def cut_expression(span: Span, written: str) -> Diagnostic:
-    message = "between brackets of YAML this text is cut at its commas: a formula with a comma needs quotes there"
+    message = "inside brackets this text is split at its commas: an expression with a comma needs quotes here"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
 
@@ -137,7 +142,9 @@ def wrong_merge_key(span: Span, kind: str) -> Diagnostic:
     +     sizes: &sizes {a: 1, b: 2}
           more: {<<: *sizes}
     """
-    return error("Y013", span, f"`<<` merges {kind}; it takes a mapping", "give it an alias of a mapping: `<<: *name`")
+    return error(
+        "Y013", span, f"`<<` is {kind}, but only a mapping can be merged", "give it an alias of a mapping: `<<: *name`"
+    )
 
 
 def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
@@ -154,7 +161,7 @@ def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
     hint = f"take `{tag}` out"
     if text is not None:
         hint += f', or quote the text: `"{text}"`'
-    return error("Y014", span, f"`{tag}` is a YAML tag, which recipes do not have", hint)
+    return error("Y014", span, f"`{tag}` is a YAML tag, which recipes do not support", hint)
 
 
 def too_deep(span: Span, limit: int) -> Diagnostic:
@@ -226,7 +233,7 @@ def empty_file(span: Span) -> Diagnostic:
     Good:
         meta: {owner: me}
     """
-    return error("Y018", span, "the file holds no recipe", "`dtrain init` writes a first one")
+    return error("Y018", span, "the file has no keys, so it is not a recipe", "`dtrain init` writes a first one")
 
 
 def several_documents(span: Span) -> Diagnostic:
@@ -254,7 +261,12 @@ def not_a_mapping(span: Span, kind: str) -> Diagnostic:
     Good:
         meta: {owner: me}
     """
-    return error("Y020", span, f"the file is {kind}; it takes keys and values", "begin with a key such as `name: ...`")
+    return error(
+        "Y020",
+        span,
+        f"the file is {kind}, but a recipe consists of keys and values",
+        "begin with a key such as `name: ...`",
+    )
 
 
 def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
@@ -267,7 +279,7 @@ def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
     Good:
         meta: {house: 10}
     """
-    message = f"`{text}` is {value} here, but octal to tools that read YAML 1.1"
+    message = f"`{text}` is {value} here, but an octal number in tools that read YAML 1.1"
     hint = f'write `{value}`, or `"{text}"` if it is text'
     return warning("Y021", span, message, hint, fixes=(Fix(span, str(value), safe=True),))
 

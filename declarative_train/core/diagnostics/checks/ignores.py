@@ -20,7 +20,13 @@ def unused_ignore(code: Span, word: str, edit: Fix) -> Diagnostic:
     Good:
         meta: {house: 010}   # dtrain: ignore[Y021]
     """
-    return warning("I001", code, f"nothing here is a `{word}`", f"take `{word}` out of the comment", fixes=(edit,))
+    return warning(
+        "I001",
+        code,
+        f"there is no diagnostic `{word}` here to hide",
+        f"take `{word}` out of the comment",
+        fixes=(edit,),
+    )
 
 
 def ignored_error(code: Span, word: str, there: Span) -> Diagnostic:

@@ -31,9 +31,9 @@ def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) ->
           metrics: null
     """
     if is_certain:
-        message = f"`{transform}` moves a picture, but not `{field}`, which is of places in it"
+        message = f"`{transform}` moves a picture, but not `{field}`, which has a value for each of its pixels"
         return warning("D043", span, message, f"add `{field}` to `fields`, or leave `fields` out")
-    message = f"`{transform}` moves a picture, but not `{field}`: if these are points in it, they are then wrong"
+    message = f"`{transform}` moves a picture, but not `{field}`: if these numbers are points in it, they become wrong"
     hint = "remove the transform; boxes and masks are moved, as fields of `type: boxes` and `type: mask`"
     return unverified("D043", span, message, hint)
 
@@ -51,8 +51,11 @@ def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second
     -       - {type: normalize, mean: [123.7, 116.3, 103.5], std: [58.4, 57.1, 57.4]}
     +       - {type: normalize, mean: imagenet, std: imagenet}
     """
-    message = f"`{field}` is {ends[0]:.3g} to {ends[1]:.3g} after this `normalize`"
-    hint = "divide the numbers by 255: pictures are 0 to 1"
+    message = f"`{field}` is {ends[0]:.3g} to {ends[1]:.3g} after this `normalize`, but should be around 0"
+    hint = "divide `mean` and `std` by 255: pixels are 0 to 1 before it"
     if is_second:
-        message, hint = f"`{field}` is normalised twice, and is {ends[0]:.3g} to {ends[1]:.3g} after it", "remove one"
+        message, hint = (
+            f"`{field}` is normalised twice, and is {ends[0]:.3g} to {ends[1]:.3g} after it",
+            "remove one `normalize`",
+        )
     return warning("D044", span, message, hint)

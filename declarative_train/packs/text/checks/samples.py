@@ -33,4 +33,4 @@ def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnosti
     -     samples: {prompts: ["Licensed under the Apache License, Version 2.0 (the License); you may not use it."]}
     +     samples: {prompts: ["Licensed under the"]}
     """
-    return error("R109", span, f"the model cannot write: {problem}", help)
+    return error("R109", span, f"no text can be generated: {problem}", help)

@@ -23,7 +23,7 @@ def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lo
     -       chat: {length: 16}
     +       chat: {length: 41}
     """
-    lost = f", {num_lost:,} of them all of it" if num_lost else ""
+    lost = f", and in {num_lost:,} of them the whole answer" if num_lost else ""
     message = f"`length: {length}` cuts off the answers of {num_cut:,} of {num_texts:,} texts of `{field}`{lost}"
     return warning("D026", span, message, "make it longer; `dtrain data show` lists the lengths of the texts")
 
@@ -40,8 +40,8 @@ def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
     -       chat: {template: "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %} <end> {% else %}{{ m.content }} <end> {% endif %}{% endfor %}"}
     +       chat: {template: "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }} <end>{% endgeneration %} {% else %}{{ m.content }} <end> {% endif %}{% endfor %}"}
     """  # noqa: E501
-    message = f"the answers of `{field}` end with text, such as {last}, and no token of an end is trained"
-    hint = "write the end inside of `{% generation %}`, or set `eos: true`"
+    message = f"the answers of `{field}` end with text, such as {last}: no token that ends an answer is trained"
+    hint = "write the end token inside of `{% generation %}`, or set `eos: true`"
     return warning("D027", span, message, hint)
 
 
@@ -87,7 +87,7 @@ def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnost
         very bad,30
         so so,7
     """
-    message = f"`{node}` takes {what} over the padding of `{field}` too"
+    message = f"in `{node}`, {what} includes the padding of `{field}`"
     hint = f"use `{field}.mask`, as in `{{type: sequence_pool, inputs: {{x: NODE, mask: {field}.mask}}}}`"
     return warning("R141", span, message, hint)
 
@@ -123,7 +123,9 @@ def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagn
     -       counts: chat.trained[:, :-1]
     +       counts: chat.trained[:, 1:]
     """
-    message = f"the loss `{term}` has the target `{target}` and the mask `{mask}`, which are of other positions"
+    message = (
+        f"the loss `{term}` has the target `{target}` and the mask `{mask}`, which are slices of different positions"
+    )
     return warning("R143", span, message, "slice both in the same way, usually by `[:, 1:]`")
 
 
@@ -143,8 +145,10 @@ def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
     +       next: chat[:, 1:]
     +       counts: chat.trained[:, 1:]
     """
-    what = "the token that it reads" if shift == 0 else f"the token {shift} places after the one that it reads"
-    message = f"at each position the loss `{term}` asks for {what}"
+    what = (
+        "the token that it reads there" if shift == 0 else f"the token {shift} places after the one that it reads there"
+    )
+    message = f"at each position, the loss `{term}` trains the model to predict {what}"
     return warning("R144", span, message, "use `[:, :-1]` as the input and `[:, 1:]` as the target")
 
 
@@ -164,7 +168,7 @@ def texts_not_separated(span: Span, field: str) -> Diagnostic:
     +       lm: {input: null, inputs: {tokens: tokens, segments: segments}}
     """
     message = f"`{field}` packs several texts into a sample, and nothing reads `{field}.segments`, which separate them"
-    hint = f"`inputs: {{tokens: TOKENS, segments: SEGMENTS}}`, with SEGMENTS a node `{field}.segments[:, :-1]`"
+    hint = f"write `inputs: {{tokens: TOKENS, segments: SEGMENTS}}`, with SEGMENTS a node `{field}.segments[:, :-1]`"
     return warning("R145", span, message, hint)
 
 
