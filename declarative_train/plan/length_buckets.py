@@ -1,5 +1,5 @@
-"""Graph of the model at the length of each bucket, checks whether model, losses and layout allow several lengths, and
-the shapes of a pipeline's values at each length."""
+"""Length buckets: the model's graph at the length of each bucket, checks that model, losses and layout allow several
+lengths, and the shapes of a pipeline's values at each length."""
 
 from __future__ import annotations
 

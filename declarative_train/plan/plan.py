@@ -126,8 +126,8 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of predicted values to the unit of the columns of a target: value * multiply + add. `multiply` and
-    `add` have one number, or one for each element of a row of the target's `field`, which has the given `shape`."""
+    """Conversion of values to the unit of the columns of a target: value * multiply + add. `multiply` and `add` have
+    one number for all values, or one for each element of a row of the target's `field`; a row has the given `shape`."""
 
     field: str
     multiply: tuple[float, ...]

@@ -132,8 +132,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return the nodes whose parameters are all among those of the nodes `names`: `names` themselves, nodes that call
-    one of them again (`reuse`), and nodes without parameters that read one of these."""
+    """Return `names` and the names of the nodes after them that have no parameters of their own: nodes that call one of
+    them again (`reuse`), and nodes without parameters that read one of these."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

@@ -60,8 +60,8 @@ def _torch_orders(
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """Return an object that the constructors of torch's schedules accept as a pipeline stage. It has rank 0; any rank
-    would do, since every schedule object has the orders of all ranks."""
+    """Return an object that the constructors of torch's schedules accept as a pipeline stage. Its rank is 0; any rank
+    would do, since each schedule object contains the actions of all ranks."""
     from torch import nn
 
     return SimpleNamespace(

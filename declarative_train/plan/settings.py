@@ -78,7 +78,7 @@ def select_distinguishing(keys: Iterable[str]) -> list[str]:
 
 def find_differing(runs: Sequence[Settings]) -> list[str]:
     """Return the settings that differ between runs, the most important first. A setting is left out if a more important
-    one has the same values in every run: for example the width of a node, if a var sets it."""
+    one has the same values in every run: for example the width of a node, if the recipe takes it from `vars`."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in select_distinguishing({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
