@@ -15,7 +15,7 @@ from declarative_train.inference.trained import Trained
 from declarative_train.packs.export.export_errors import ExportFailure
 from declarative_train.packs.export.model_card import card_of, no_tokenizer
 from declarative_train.packs.export.published import classes_learned, tokenizer_files
-from declarative_train.packs.pretrained.libraries.modules.to_library import differing, library_model
+from declarative_train.packs.pretrained.libraries.modules.to_library import find_difference, library_model
 from declarative_train.packs.pretrained.published import TIMM
 from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
@@ -46,7 +46,7 @@ def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dty
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)
     try:
         layer.save(model, node._dtrain_inputs, str(folder), classes_learned(trained, found.node))
-        odd = differing(model, layer.load(str(folder), model))
+        odd = find_difference(model, layer.load(str(folder), model))
     except Exception as problem:  # libraries raise many kinds of exceptions
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {reason}") from problem

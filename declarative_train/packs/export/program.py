@@ -120,7 +120,7 @@ class Prepare(nn.Module):
         self.divide: torch.Tensor
         self.is_normalised = preparation.subtract is not None
         for name in ("fill", "subtract", "divide"):
-            self.register_buffer(name, _of_row(getattr(preparation, name), row), persistent=False)
+            self.register_buffer(name, _as_row(getattr(preparation, name), row), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.double()
@@ -145,8 +145,8 @@ class ToUnit(nn.Module):
         self.has_unit = unit is not None
         self.multiply: torch.Tensor
         self.add: torch.Tensor
-        self.register_buffer("multiply", None if unit is None else _of_row(unit.multiply, items), persistent=False)
-        self.register_buffer("add", None if unit is None else _of_row(unit.add, items), persistent=False)
+        self.register_buffer("multiply", None if unit is None else _as_row(unit.multiply, items), persistent=False)
+        self.register_buffer("add", None if unit is None else _as_row(unit.add, items), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.double()
@@ -157,7 +157,7 @@ class ToUnit(nn.Module):
         return x.to(self.dtype)
 
 
-def _of_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tensor | None:
+def _as_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tensor | None:
     if numbers is None:
         return None
     found = torch.tensor(tuple(numbers), dtype=torch.float64)
@@ -279,7 +279,7 @@ def _draw_rows(entry: ProgramInput, count: int, generator: np.random.Generator) 
             values = low + generator.random(shape) * (high - low)
         return torch.from_numpy(values / (entry.preparation.scale or 1.0)).to(entry.dtype)
     row = entry.shape[len(entry.shape) - _row_dims(entry) :]
-    subtract, divide = (_of_row(each, row) for each in entry.preparation[2:])
+    subtract, divide = (_as_row(each, row) for each in entry.preparation[2:])
     assert subtract is not None
     assert divide is not None
     spread = torch.from_numpy(np.clip(generator.standard_normal(shape), -_REACH, _REACH))

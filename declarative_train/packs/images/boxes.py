@@ -272,7 +272,7 @@ class BoxesField(Field):
         numbers = np.full((self.length, 4), self.pad, np.float32)
         height, width = boxes.size or (1, 1)
         scale = np.asarray([width, height] * 2, np.float64) if self.out_relative else 1.0
-        numbers[:count] = _from_corners(found.corners / scale, self.out_format)
+        numbers[:count] = _convert_corners(found.corners / scale, self.out_format)
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -295,7 +295,7 @@ def _to_corners(numbers: np.ndarray, format: Format) -> np.ndarray:
     return np.concatenate([first, first + sides], 1)
 
 
-def _from_corners(corners: np.ndarray, format: Format) -> np.ndarray:
+def _convert_corners(corners: np.ndarray, format: Format) -> np.ndarray:
     import numpy as np
 
     if format == "xyxy":

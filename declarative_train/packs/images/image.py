@@ -210,7 +210,7 @@ class ImageField(PictureField):
         return TensorSpec((self.channels, size[0] or 0, size[1] or 0)).between([interval])
 
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        return _in_mode(turn_upright(picture), self.mode)
+        return _convert_mode(turn_upright(picture), self.mode)
 
     def numbers(self, picture: Any) -> np.ndarray:
         """Convert a Pillow image, after the transforms, to float32 (C, H, W), from 0 to 1."""
@@ -235,7 +235,7 @@ def turn_upright(picture: Any) -> Any:
     return ImageOps.exif_transpose(picture)
 
 
-def _in_mode(picture: Any, mode: str) -> Any:
+def _convert_mode(picture: Any, mode: str) -> Any:
     """Return a copy of an image in Pillow's mode `mode`. Raises ValueError if the range of the image's pixel values is
     unknown."""
     import numpy as np

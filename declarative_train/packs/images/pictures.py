@@ -72,7 +72,7 @@ class Pictures(LazyReader):
         for place, transform in enumerate(self.transforms):
             shape_error = None
             if transform.changes(field.picture) and not transform.moves:
-                shape_error = _of_boxes(transform)
+                shape_error = _find_box_error(transform)
             elif transform.fields is not None and name in transform.fields and field.picture not in transform.fields:
                 hint = f"list `{field.picture}`, with which they are moved"
                 shape_error = ShapeError(
@@ -110,7 +110,7 @@ class Pictures(LazyReader):
             if not transform.acts(in_training) or not transform.changes(name):
                 continue
             if field.is_mask and not transform.moves:
-                if (shape_error := _of_mask(transform)) is not None:
+                if (shape_error := _find_mask_error(transform)) is not None:
                     raise TransformError(place, shape_error)
                 continue
             shape_error = None if field.is_mask else transform.check(size, field.channels)
@@ -248,7 +248,7 @@ def field_of_pictures(field: object) -> PictureField:
     return cast("PictureField", field)
 
 
-def _of_mask(transform: Transform) -> ShapeError | None:
+def _find_mask_error(transform: Transform) -> ShapeError | None:
     """Return an error if a transform cannot be applied to masks, or to images that have masks; otherwise None."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
@@ -262,7 +262,7 @@ def _of_mask(transform: Transform) -> ShapeError | None:
     return None
 
 
-def _of_boxes(transform: Transform) -> ShapeError | None:
+def _find_box_error(transform: Transform) -> ShapeError | None:
     """Return an error if a transform cannot be applied to images that have boxes, because it is unknown how the boxes
     would change; otherwise None."""
     if transform.of_pairs:

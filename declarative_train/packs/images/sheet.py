@@ -46,7 +46,7 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     if training.skips is not None:
         chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
         given = _pictures(training, chosen)
-    plain = _without_normalising(training)
+    plain = _remove_normalising(training)
     boxes = {part.name: part.field for part in training.lazy if isinstance(part.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
     names = [part.name for part in training.lazy if not part.field.takes_lists]
@@ -101,7 +101,7 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
     return True
 
 
-def _without_normalising(training: PreparedSet) -> PreparedSet:
+def _remove_normalising(training: PreparedSet) -> PreparedSet:
     """Return the training set with the transform `normalize` replaced by one that changes nothing. So values are from 0
     to 1 and can be shown as colours. Random draws stay the same."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})

@@ -133,14 +133,14 @@ def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -
         assert one.field is not None
         parts.append((numbers, words, tensors[one.field].reshape(-1).double().numpy()))
 
-    def joined(at: int) -> np.ndarray:
+    def join(at: int) -> np.ndarray:
         rows: list[Any] = [
             np.concatenate(part[at], axis=1) if part[at] else np.zeros((len(part[2]), 0)) for part in parts
         ]
         return np.concatenate(rows) if rows else np.zeros((0, 0))
 
     answers = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0)
-    found = _Rows(joined(0), joined(1), answers)
+    found = _Rows(join(0), join(1), answers)
     if one.ignored is not None:
         found = _Rows(*(each[answers != one.ignored] for each in found))
     if most is None or len(found.answers) <= most:

@@ -74,7 +74,7 @@ class SafetensorsTable(Table):
             check_same_columns(files[0], list(first), path, list(places))
             num_rows = Counter(place.shape[0] for place in places.values() if place.shape).most_common(1)
             self._starts.append(self._starts[-1] + (num_rows[0][0] if num_rows else 0))
-            left_out |= _left_out(places, self._starts[-1] - self._starts[-2])
+            left_out |= _find_left_out(places, self._starts[-1] - self._starts[-2])
         for path, places in zip(files, self._places, strict=True):
             for name in places.keys() - left_out.keys():
                 if places[name][:2] != (places[name].shape[:1] + first[name].shape[1:], first[name].dtype):
@@ -170,7 +170,7 @@ def _places(path: str) -> dict[str, TensorPlace]:
     return found
 
 
-def _left_out(places: Mapping[str, TensorPlace], num_rows: int) -> dict[str, str]:
+def _find_left_out(places: Mapping[str, TensorPlace], num_rows: int) -> dict[str, str]:
     found = {}
     for name, place in places.items():
         if place.dtype not in _DTYPES:

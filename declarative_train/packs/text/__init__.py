@@ -22,11 +22,11 @@ PACK = Pack(
             "train one on the training texts of a recipe, or on text files", f"{_HERE}.commands.data_tokenizer"
         ),
     },
-    prepare_fields=f"{_HERE}.token_tables:with_tokens",
+    prepare_fields=f"{_HERE}.token_tables:read_tokens",
     checkpoint_files=f"{_HERE}.tokenizer:copies",
     use_checkpoint_files=f"{_HERE}.tokenizer:use_checkpoint_copies",
     check_samples=f"{_HERE}.check_samples:check_samples",
-    plan_evaluation=f"{_HERE}.plan_samples:with_samples",
+    plan_evaluation=f"{_HERE}.plan_samples:add_samples",
     evaluation_writer=f"{_HERE}.sample_writer:make_writer",
     data_tables=f"{_HERE}.data_tables:data_tables",
 )

@@ -195,7 +195,7 @@ def messages(value: str, role: str | None = None) -> Messages:
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in the form that templates expect: without null keys (tables have null for missing keys), and
     with its content as one string if this has only texts. Raises ChatError for a message without a role."""
-    made = {key: _without_null(each) for key, each in given.items() if each is not None or key == "content"}
+    made = {key: _drop_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
         made["role"], made["content"] = made.pop("from"), made.pop("value")
     if not isinstance(made.get("role"), str):
@@ -263,7 +263,7 @@ def _is_learnt(message: Mapping[str, Any]) -> bool:
 def tools(value: str | None) -> list[dict[str, Any]] | None:
     """Parse the tools of a dialogue from JSON text, a list of JSON schemas. Return None for None. Raises ChatError."""
     try:
-        given = None if value is None else _without_null(parse_json(value))
+        given = None if value is None else _drop_null(parse_json(value))
     except (ValueError, RecursionError):
         given = ""
     if given is not None and not (isinstance(given, list) and all(isinstance(each, dict) for each in given)):
@@ -272,10 +272,10 @@ def tools(value: str | None) -> list[dict[str, Any]] | None:
     return given or None
 
 
-def _without_null(value: Any) -> Any:
+def _drop_null(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_null(each) for key, each in value.items() if each is not None}
-    return [_without_null(each) for each in value] if isinstance(value, list) else value
+        return {key: _drop_null(each) for key, each in value.items() if each is not None}
+    return [_drop_null(each) for each in value] if isinstance(value, list) else value
 
 
 def render(

@@ -31,7 +31,7 @@ def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
     """Return a table of the lengths of texts in tokens, with a row for each set and field; [] if there are no token
     fields."""
-    rows = [row for name, each in sets.items() for row in _of_set(name, each)]
+    rows = [row for name, each in sets.items() for row in _make_rows(name, each)]
     if not rows:
         return []
     names = ("texts", "tokens", "shortest", "median", "95%", "longest", "longer than a sample", "samples", "full")
@@ -41,7 +41,7 @@ def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
     return [Shown("lengths of texts in tokens", header, turned, tuple(range(1, len(header))))]
 
 
-def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
+def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
     table, found = chosen.table, []
     if isinstance(table, PackedRows):
         for field, each in table.fields.items():

@@ -82,7 +82,7 @@ class TextModel:
         if self.reason:
             self._require_causal(trained)
         else:
-            self._kept = _with_caches(network.module)
+            self._kept = _add_caches(network.module)
 
     def begin(self, tokens: list[int]) -> None:
         """Start a new text with the tokens of a prompt."""
@@ -162,7 +162,7 @@ class _CachedModule(nn.Module):
         return module.attend_last(q, self._keys, self._values)
 
 
-def _with_caches(module: nn.Module) -> list[_CachedModule]:
+def _add_caches(module: nn.Module) -> list[_CachedModule]:
     """Replace each module that depends on positions by a _CachedModule that wraps it. Return these wrappers."""
     found = [name for name, part in module.named_modules() if isinstance(part, _OF_POSITIONS)]
     kept = []

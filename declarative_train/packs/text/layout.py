@@ -49,7 +49,7 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
     has no earlier token from which it could be predicted."""
     import numpy as np
 
-    begins, sizes, segments = _with_padding(pieces, length)
+    begins, sizes, segments = _add_padding(pieces, length)
     size = len(pieces.counts) * length
     firsts = np.cumsum(sizes) - sizes
     found: dict[str, np.ndarray] = {}
@@ -80,7 +80,7 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
     return {name: values.reshape(-1, length) for name, values in found.items()}
 
 
-def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (begins, sizes, segments) of all pieces, with one further piece for the padding of each row, after its
     other pieces."""
     import numpy as np

@@ -44,7 +44,7 @@ def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None)
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
-    return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length, most)
+    return _pack_in_order(sizes, length) if way == "sequential" else _pack_by_fit(sizes, length, most)
 
 
 def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int | None = None) -> list[Packing]:
@@ -55,7 +55,7 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)
-    found = _by_fit(room, lengths[0], most)
+    found = _pack_by_fit(room, lengths[0], most)
     return [
         found._replace(length=length, offsets=np.zeros_like(found.offsets), lengths=each[found.texts])
         for each, length in zip(sizes, lengths, strict=True)
@@ -74,7 +74,7 @@ def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing
     return Packing(packings[0].length, np.append(np.concatenate(begins), before[-1]), np.concatenate(texts), *others)
 
 
-def _in_order(sizes: np.ndarray, length: int) -> Packing:
+def _pack_in_order(sizes: np.ndarray, length: int) -> Packing:
     import numpy as np
 
     ends = np.cumsum(sizes)
@@ -88,7 +88,7 @@ def _in_order(sizes: np.ndarray, length: int) -> Packing:
     return Packing(length, begins, texts, cuts - (ends - sizes)[texts], np.diff(np.append(cuts, total)))
 
 
-def _by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
+def _pack_by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
     import numpy as np
 
     num_pieces = -(-sizes // length)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from declarative_train.recipe.recipe import Recipe
 
 
-def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
+def add_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
     """Return (the plan with the tokens of its prompts, diagnostics if the model cannot continue the prompts)."""
     asked: TextSamples | None = recipe.evaluation.samples  # type: ignore[attr-defined]
     if asked is None or plan.evaluation is None:

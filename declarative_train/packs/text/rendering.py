@@ -62,7 +62,7 @@ class Rendering:
         return self._environment.compile_tree(_CheckInserter().visit(tree))
 
     @cached_property
-    def _by_turn(self) -> Template:
+    def _template_of_turns(self) -> Template:
         """Template changed to mark the text of each iteration of a loop over messages."""
         return self._compile(_TurnInserter().visit(self._environment.parse(self._text)))
 
@@ -75,7 +75,7 @@ class Rendering:
         """Render the template with the variables `names`. Return (text, its passages as (message, begin, end)).
         `message` is the number, from 0, of the message whose iteration of a loop writes the passage; None outside such
         loops. Raises RenderError."""
-        return _extract_turns(_extract_spans(self._render(self._by_turn, names))[0])
+        return _extract_turns(_extract_spans(self._render(self._template_of_turns, names))[0])
 
     def _render(self, template: Template, names: Mapping[str, object]) -> str:
         pieces, size = [], 0

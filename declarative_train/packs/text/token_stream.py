@@ -37,7 +37,7 @@ class TokenTable(Table):
             lambda start, stop: self._pieces[start:stop],
             lambda piece, _: _encode(piece, found, last),
             found.num_tokens,
-            about=["stream", [[path, sizes[path], _modified_ns(path)] for path in files], found.sha256, last],
+            about=["stream", [[path, sizes[path], _read_mtime_ns(path)] for path in files], found.sha256, last],
             size_bytes=sum(sizes.values()),
         )
         self.tokens = make_tokens(work)
@@ -97,6 +97,6 @@ def _encode(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
     return Encoded([*tokens, last] if last is not None and is_last else tokens)
 
 
-def _modified_ns(path: str) -> int:
+def _read_mtime_ns(path: str) -> int:
     local = local_path(path)
     return 0 if local is None else os.stat(local).st_mtime_ns

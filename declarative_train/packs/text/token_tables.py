@@ -30,7 +30,7 @@ def is_of_tokens(part: FieldReader) -> bool:
     return isinstance(part.field, TokensField)
 
 
-def with_tokens(
+def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
     """Return (table, rows, readers of the fields) that read tokens in place of texts. If texts are packed, the table

@@ -234,7 +234,7 @@ def tokenizer(path: str, added: AddedTokens = NOTHING_ADDED) -> Tokenizer:
         return _ByteTokenizer()
     local = local_path(path)
     if local is not None and os.path.isdir(local):
-        path = local = _in_folder(local)
+        path = local = _find_in_folder(local)
     if local is None:
         return _open_file(path, 0, added)
     try:
@@ -253,7 +253,7 @@ def tokenizer_of(component: Mapping[str, object]) -> Tokenizer:
     )
 
 
-def _in_folder(folder: str) -> str:
+def _find_in_folder(folder: str) -> str:
     """Return the path of the tokenizer file in a folder. Raises TokenizerError."""
     names = os.listdir(folder)
     for name in (FILE, *OF_SENTENCEPIECE):

@@ -298,10 +298,10 @@ class TokensField(Field):
     def missing_key(self, value: Any) -> str | None:
         """Return the first of the keys `column` and `prompt` whose column has no text in a row; None if all have one.
         `value`: the row's value from `join_columns`."""
-        given = self._by_key(value)
+        given = self._split_by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
-    def _by_key(self, value: Any) -> dict[str, Any]:
+    def _split_by_key(self, value: Any) -> dict[str, Any]:
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
@@ -310,7 +310,7 @@ class TokensField(Field):
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
-        given = self._by_key(value)
+        given = self._split_by_key(value)
         text, prompt = given["column"], given.get("prompt")
         if prompt is not None and given.get("context"):
             prompt += f"\n\n{given['context']}"

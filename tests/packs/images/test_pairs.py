@@ -20,7 +20,7 @@ from declarative_train.data.mixup import PairMixer
 from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.tensor_sets import open_sets
-from declarative_train.packs.images.transforms.pairs import MixUp, weighted
+from declarative_train.packs.images.transforms.pairs import MixUp, add_weighted
 
 pytest.importorskip("PIL")
 ROWS = 45
@@ -114,7 +114,7 @@ def test_partners_are_neighbours_of_the_order(look: Describe, table: Path) -> No
             own, other = before.tensors["label"][row], before.tensors["label"][row ^ 1]
             share = float(mixed.tensors["label"][row] @ own)
             if bool((own != other).any()):
-                wanted = weighted(
+                wanted = add_weighted(
                     before.tensors["image"][row : row + 1], before.tensors["image"][[row ^ 1]], np.array([share])
                 )
                 torch.testing.assert_close(mixed.tensors["image"][row : row + 1], wanted, rtol=1e-5, atol=1e-6)

@@ -76,7 +76,7 @@ class RandomErasing(Transform):
     """Value in the rectangle; after `normalize`, 0 is the mean."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> RandomErasing:
+    def _check_order(self) -> RandomErasing:
         for key, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if low > high:
                 raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the minimum comes first")

@@ -40,7 +40,7 @@ class MixUp(PairTransform):
         key: int,
     ) -> dict[str, torch.Tensor]:
         shares = self._shares(numbers, acts, key)
-        return {name: weighted(tensors[name], partners[name], shares) for name in (*fields, *self.labels)}
+        return {name: add_weighted(tensors[name], partners[name], shares) for name in (*fields, *self.labels)}
 
 
 class CutMix(PairTransform):
@@ -76,10 +76,10 @@ class CutMix(PairTransform):
         height, width = tensors[fields[0]].shape[-2:]
         shares = self._shares(numbers, acts, key)
         boxes = self.boxes(shares, numbers, key, height, width)
-        found = {name: pasted(tensors[name], partners[name], boxes) for name in fields}
+        found = {name: paste_boxes(tensors[name], partners[name], boxes) for name in fields}
         top, left, bottom, right = boxes
         areas = 1.0 - (right - left) * (bottom - top) / (width * height)
-        return found | {name: weighted(tensors[name], partners[name], areas) for name in self.labels}
+        return found | {name: add_weighted(tensors[name], partners[name], areas) for name in self.labels}
 
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
@@ -104,16 +104,16 @@ class CutMix(PairTransform):
         )
 
 
-def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
+def add_weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
     """Return shares * own + (1 - shares) * other, both (R, ...). `shares`: one number for each of the R rows."""
     import torch
 
     exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
-    first, second = (_of_rows(each, own).to(exact) for each in (shares, 1.0 - shares))
+    first, second = (_shape_rows(each, own).to(exact) for each in (shares, 1.0 - shares))
     return own.to(exact).mul(first).add_(other.to(exact).mul(second)).to(own.dtype)
 
 
-def pasted(
+def paste_boxes(
     own: torch.Tensor, other: torch.Tensor, boxes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 ) -> torch.Tensor:
     """Return `own` with the pixels inside `boxes` replaced by the same pixels of `other`; both are (R, ..., H, W)."""
@@ -122,12 +122,12 @@ def pasted(
     height, width = own.shape[-2:]
     down = torch.arange(height, device=own.device)[:, None]
     across = torch.arange(width, device=own.device)[None, :]
-    top, left, bottom, right = (_of_rows(each, own) for each in boxes)
+    top, left, bottom, right = (_shape_rows(each, own) for each in boxes)
     inside = (down >= top) & (down < bottom) & (across >= left) & (across < right)
     return torch.where(inside, other, own)
 
 
-def _of_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+def _shape_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """Return `values`, one for each row, as a tensor (R, 1, ..., 1) with the number of dimensions and the device of
     `like`."""
     import torch

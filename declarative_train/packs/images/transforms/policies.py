@@ -57,7 +57,7 @@ def _make_enhancement(what: str) -> Change:
     return change
 
 
-def _of_colours(name: str) -> Change:
+def _change_colours(name: str) -> Change:
     """Return a change that applies the function `name` of Pillow's `ImageOps` to the colours of an image. Alpha is kept
     separately, because these functions do not support it."""
 
@@ -90,10 +90,10 @@ _CHANGES: dict[str, Change] = {
     "saturation": _make_enhancement("saturation"),
     "contrast": _make_enhancement("contrast"),
     "sharpness": _make_enhancement("sharpness"),
-    "posterize": _of_colours("posterize"),
-    "solarize": _of_colours("solarize"),
-    "autocontrast": _of_colours("autocontrast"),
-    "equalize": _of_colours("equalize"),
+    "posterize": _change_colours("posterize"),
+    "solarize": _change_colours("solarize"),
+    "autocontrast": _change_colours("autocontrast"),
+    "equalize": _change_colours("equalize"),
 }
 _MOVES = frozenset({"shear_x", "shear_y", "translate_x", "translate_y", "rotate"})
 _BOTH_WAYS = frozenset(

@@ -79,9 +79,9 @@ class Resize(Transform):
             return self.size
         if size[0] is None or size[1] is None:
             return (None, None)
-        return self._scaled_size(size[0], size[1])
+        return self._compute_size(size[0], size[1])
 
-    def _scaled_size(self, height: int, width: int) -> tuple[int, int]:
+    def _compute_size(self, height: int, width: int) -> tuple[int, int]:
         if isinstance(self.size, tuple):
             return self.size
         if height <= width:
@@ -89,10 +89,10 @@ class Resize(Transform):
         return max(1, int(self.size * height / width)), self.size
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        return [resize(each, *self._scaled_size(each.height, each.width), self.method) for each in values]
+        return [resize(each, *self._compute_size(each.height, each.width), self.method) for each in values]
 
     def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
-        return [scaling(size, self._scaled_size(*size))]
+        return [scaling(size, self._compute_size(*size))]
 
 
 class CenterCrop(Transform):
@@ -171,7 +171,7 @@ class RandomResizedCrop(Transform):
     """Filter of Pillow; all except `nearest` use every pixel of an image that shrinks."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> RandomResizedCrop:
+    def _check_order(self) -> RandomResizedCrop:
         for key, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if low > high:
                 raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the minimum comes first")

@@ -238,12 +238,12 @@ class Transformers(LibraryLayer):
         if "Classification" in type(of).__name__ and len(classes) == of.config.num_labels:
             of.config.id2label = dict(enumerate(classes))
             of.config.label2id = {name: number for number, name in enumerate(classes)}
-        with _without_bars():
+        with _hide_bars():
             of.save_pretrained(folder)
 
     def load(self, folder: str, model: nn.Module) -> nn.Module:
         of: Any = model
-        with _without_bars():
+        with _hide_bars():
             found: nn.Module = type(of).from_pretrained(folder, dtype=of.dtype, local_files_only=True)
         return found
 
@@ -307,7 +307,7 @@ class Transformers(LibraryLayer):
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def _hide_bars() -> Iterator[None]:
     """Turn off the library's progress bars within the `with` block."""
     from transformers.utils import logging as untyped
 

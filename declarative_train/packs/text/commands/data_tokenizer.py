@@ -105,7 +105,7 @@ class _Texts:
             loaded = load_recipe(args, plugins=args.plugins)
             report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
             self.code = 1
-            self.sources = None if loaded.recipe is None else _of_recipe(loaded.recipe)
+            self.sources = None if loaded.recipe is None else _read_texts(loaded.recipe)
 
     def __iter__(self) -> Iterator[str]:
         for table, column, rows in self.sources or ():
@@ -140,7 +140,7 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
     return [(table, "text", RowRange(0, table.num_rows))]
 
 
-def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
+def _read_texts(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """Return (table, column, training rows) for each text column that a field turns into tokens, or for the files of a
     stream of tokens. If there are errors, print them and return None."""
     from declarative_train.data.rows import RowRange

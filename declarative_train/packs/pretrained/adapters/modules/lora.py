@@ -64,11 +64,11 @@ class LoraLinear(nn.Linear):
 
     def _multiply(self, input: Tensor, bias: Tensor | None) -> Tensor:
         if self.has_magnitude:
-            return self._by_length(input, bias)
+            return self._scale_rows(input, bias)
         y = product(input, self.weight, bias, self.packed)
         z: Tensor = self.lora_A(self._drop(input))
         if self.split is not None:
-            return self._in_parts(y, z)
+            return self._add_parts(y, z)
         changed: Tensor = y + self.lora_B(z) * self.scaling
         return changed
 
@@ -80,7 +80,7 @@ class LoraLinear(nn.Linear):
         kept = F.dropout(input.new_ones(*input.shape[:-1], input.shape[-1] * self._ranks.size), self.dropout)
         return input * self._ranks.take_part(kept, -1)  # as in one process: each feature has its own draws
 
-    def _by_length(self, input: Tensor, bias: Tensor | None) -> Tensor:
+    def _scale_rows(self, input: Tensor, bias: Tensor | None) -> Tensor:
         x = self._drop(input)
         y = product(input, self.weight, None, self.packed)
         base = y if x is input else product(x, self.weight, None, self.packed)
@@ -88,7 +88,7 @@ class LoraLinear(nn.Linear):
             lengths = self._lengths(self.weight, self.lora_A.weight, self.lora_B.weight)
         factors = row_factors(lengths, self.lora_magnitude_vector, self.split).to(y.dtype)
         z: Tensor = self.lora_A(x)
-        change = self.lora_B(z) * self.scaling if self.split is None else self._in_parts(torch.zeros_like(y), z)
+        change = self.lora_B(z) * self.scaling if self.split is None else self._add_parts(torch.zeros_like(y), z)
         made: Tensor = y + (factors - 1) * base + factors * change
         return made if bias is None else made + bias.to(made.dtype)
 
@@ -120,7 +120,7 @@ class LoraLinear(nn.Linear):
             lengths = torch.cat([lengths[first:last] for first, last in self.split])
         _write(self.lora_magnitude_vector, lengths)
 
-    def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
+    def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
         """Return y (..., out) with the adapter's change added, part by part (`split`). The change of a part is its rows
         of B times its share of z (..., parts * rank), which is x times A. Outputs that belong to no part stay
         unchanged."""

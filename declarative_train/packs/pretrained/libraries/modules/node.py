@@ -273,14 +273,14 @@ def _adopt(module: nn.Module, over: str) -> None:
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
             groups = BatchNormModule(1, 1.0, 0.0, False, None).groups
             kind: Any = type(part)
-            part.__class__ = _with_activation(kind)
+            part.__class__ = _add_activation(kind)
             part.over, part.groups, part.pending = None, groups, None  # type: ignore[assignment]
         if isinstance(part, BatchNormModule):
             part.over = group_size(over)
 
 
 @cache
-def _with_activation(kind: Any) -> Any:
+def _add_activation(kind: Any) -> Any:
     def forward(self: Any, x: Tensor) -> Any:
         return self.act(self.drop(BatchNormModule.forward(self, x)))
 

@@ -21,7 +21,7 @@ def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
     return model.eval()
 
 
-def differing(written: nn.Module, read: nn.Module) -> str | None:
+def find_difference(written: nn.Module, read: nn.Module) -> str | None:
     """Compare the model `written` with the model `read` from the files. Return the name of the first tensor that only
     one of them has, or that differs after a cast to the dtype in `read`; None if all are equal."""
     ours, theirs = written.state_dict(), read.state_dict()
