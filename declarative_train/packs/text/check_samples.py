@@ -30,6 +30,7 @@ from declarative_train.packs.text.checks.trained import (
     end_is_ignored,
     end_not_trained,
     mask_of_other_tokens,
+    mostly_padding,
     packed_answers_in_kto,
     padding_is_counted,
     padding_is_target,
@@ -45,6 +46,7 @@ from declarative_train.recipe.recipe import Recipe
 
 _MOST_TEXTS = 4096
 _CUT, _ENDED, _PADDED = 0.1, 0.5, 0.02  # shares of texts, of tokens
+_MOSTLY, _LONG = 0.7, 128  # share of padding, tokens of a sample: shorter ones cost little
 _LAST = 4  # tokens of an answer, among which its end is: a template may write a line break after it
 _SPECIAL = re.compile(r"<.+>|\[[A-Z]+\]")
 _WORDWISE = frozenset({"dropout", "embedding", "embedding_noise", "layer_norm", "learned_positions", "linear", "moe",
@@ -85,6 +87,8 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     texts = {each.name: each for each in _texts(data)}
     for text in texts.values():
         place = f"data.fields.{text.name}"
+        if text.padded >= _MOSTLY and text.field.longest >= _LONG and not text.field.buckets:
+            yield mostly_padding(recipe.span(f"{place}.length"), text.name, text.padded, _suggest_buckets(text))
         if text.marks:
             yield from _check_answers(recipe, place, text, is_whole=len(texts) > 1)
             read = {name.partition(":")[0] for node in recipe.model.scope.nodes for name in node.inputs.values()}
@@ -94,6 +98,14 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
         yield from _check_terms(recipe, texts)
         yield from _check_positions(recipe.model.scope, texts)
         yield from _check_kto(recipe.model.scope, {name for name, text in texts.items() if text.field.pack is not None})
+
+
+def _suggest_buckets(text: _Text) -> list[int]:
+    """Return length buckets for the texts: their median, the length that 9 of 10 do not exceed, and the field's own
+    length. All have the same remainder modulo 8 as the field's length, since models often use all tokens but one."""
+    longest = text.field.longest
+    quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))
+    return sorted({longest, *(longest - (longest - int(np.ceil(each))) // 8 * 8 for each in quantiles)})
 
 
 def _texts(data: DataSpec) -> Iterator[_Text]:

@@ -11,4 +11,5 @@ RULES: dict[str, str] = {
     "R144": "trained.target_is_not_next",
     "R145": "trained.texts_not_separated",
     "R146": "trained.packed_answers_in_kto",
+    "R147": "trained.mostly_padding",
 }

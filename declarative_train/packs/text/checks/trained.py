@@ -1,10 +1,12 @@
 """Messages about tokens: which of them a model reads, and which it learns to predict.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
-Each code is a warning: the run is valid.
+R146 is an error, the others are warnings: the run is valid.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.span import Span
@@ -195,3 +197,20 @@ def packed_answers_in_kto(span: Span, node: str, field: str) -> Diagnostic:
     """
     message = f"`{node}` compares single answers, but `{field}` packs several texts into a sample"
     return error("R146", span, message, f"remove `pack` of `{field}`; length buckets leave little padding too")
+
+
+def mostly_padding(span: Span, field: str, share: float, buckets: Sequence[int]) -> Diagnostic:
+    """mostly-padding (R147)
+
+    Finds: a token field with samples of at least 128 tokens, neither packed nor with length buckets, of whose training
+           samples at least 70% is padding.
+    Why:   a step computes all positions of a sample, so most of its time and of its activations is spent on padding.
+    Diff:
+        data:
+          fields:
+    -       chat: {length: 257}
+    +       chat: {length: {buckets: [25, 33, 257]}}
+    """
+    message = f"{share:.0%} of the positions of `{field}` are padding, on which each step spends its time"
+    hint = f"`length: {{buckets: [{', '.join(map(str, buckets))}]}}` shortens batches of short texts; or pack the texts"
+    return warning("R147", span, message, f"{hint} (`pack: best_fit`)")
