@@ -134,7 +134,7 @@ def main() -> int:
     lines = [
         f"{date.today()}, {machine}. Load of the machine before: {load:.1f}.",
         "",
-        "| what, on one rank | ranks | seconds of the processor | bytes | memory of the process, GB |",
+        "| what, on one rank | ranks | CPU seconds | bytes | memory of the process, GB |",
         "|---|---|---|---|---|",
     ]
     for part in PARTS:

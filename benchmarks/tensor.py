@@ -104,7 +104,7 @@ def lines(taken: Steps) -> list[str]:
         "| time of a step | tensor 2, ms | parallelize_module, ms | ratio |",
         "|---|---|---|---|",
     ]
-    for at, what in enumerate(("on the clock", "of the processor")):
+    for at, what in enumerate(("wall-clock", "CPU, rank 0")):
         ours, by_hand = ([each[at] for each in taken[name]] for name in ("ours", "by hand"))
         ratio = median(one / other for one, other in zip(ours, by_hand, strict=True))
         found.append(f"| {what} | {median(ours) * 1e3:.1f} | {median(by_hand) * 1e3:.1f} | {ratio:.2f} |")
