@@ -297,7 +297,8 @@ def lines(rounds: list[dict[str, Epoch]]) -> list[str]:
         f"{date.today()}, torch {torch.__version__}, {versions}, {platform.machine()}, {os.cpu_count()} cores,",
         f"one thread; {NUM_TEXTS} texts, by CPU time, medians of {len(rounds)} interleaved rounds.",
         "",
-        "| texts | steps | positions per token | tokens/s | divided by TRL, padded | by `group_by_length` | by `packing` |",
+        "| texts | steps | positions per token | tokens/s | divided by TRL, padded "
+        "| by `group_by_length` | by `packing` |",
         "|---|---|---|---|---|---|---|",
     ]
     for side, first in rounds[0].items():
