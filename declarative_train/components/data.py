@@ -90,8 +90,9 @@ class Table(ABC):
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield (field, message, hint) for each field that uses only part of its values, such as the first words of a
-        text. The default yields nothing."""
+        """Yield (field, message, hint) of a warning for each field that does not use some data of its columns, such as
+        keys of chat messages that its template does not read. The default yields nothing.
+        """
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
@@ -278,36 +279,38 @@ class Field(Component, ABC):
 
     @property
     def joined_by(self) -> str | None:
-        """Name of the key (a column) that joins several rows to one sample of the field; None if a sample is one
-        row."""
+        """Name of the key in the recipe, such as `pack`, that makes one sample of the field from several rows; None if
+        each sample is one row.
+        """
         return None
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Settings in which all fields of a recipe must agree if this field joins several rows to one sample; a field
-        that takes one row per sample is then an error. None if this field must be the only one.
+        """Settings that must be equal in all fields of a recipe if this field makes one sample from several rows; a
+        field with one row per sample is then an error. None if the recipe can have no other field.
         """
         return None
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Lengths, ascending, for the first dimension of the values of a batch. It is cut to the smallest length that
-        holds all values of the batch. (): it is never cut.
+        """Lengths, ascending, to which the first dimension of a batch's values can be cut. Each batch is cut to the
+        smallest length that holds all its values. (): batches are never cut.
         """
         return ()
 
     @property
     def pads(self) -> bool:
-        """True if shorter values are filled up to the longest with the number `padding()`."""
+        """True if shorter values are padded to the longest one with the number `padding()`."""
         return False
 
     def padding(self) -> int:
-        """Return the number with which shorter values are filled up. Call it only if `pads`."""
+        """Return the number with which shorter values are padded. Call it only if `pads`."""
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return (message, hint) if the field uses only part of its values, or ignores another column (a name in
-        `others`) that belongs to them; else None."""
+        """Return (message, hint) of a warning if the field should also read a column of `others` (the names of all
+        columns of the table) and does not, such as the tools of a chat; else None.
+        """
         return None
 
     @property
@@ -363,8 +366,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows; None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return the reason why statistics of another run do not fit this field, although the keys in `meaning` are
-        equal; None if they fit."""
+        """Return why statistics of another run do not fit this field, although the keys in `meaning` are equal; None
+        if they fit.
+        """
         return None
 
     @abstractmethod

@@ -60,9 +60,11 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together: `size` consecutive places of the block layout of epoch `epoch`, from place
-    `start` on. `number`: number of the window in the epoch. `key`: key of the random permutation of the samples; None:
-    they are not shuffled."""
+    """Samples that are shuffled together: `size` consecutive samples of the block layout of epoch number `epoch`,
+    from place `start` on (the block layout is defined at the top of this file). `number`: number of the window
+    in the epoch. `stream`: number of the stream that the window belongs to. `key`: key of the random
+    permutation of the samples; None: they are not shuffled.
+    """
 
     epoch: int
     number: int
@@ -72,13 +74,15 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the permutation of the window, (size,) int64: entry k is the sample at the k-th place of the window.
-        Samples are counted from 0 in the window."""
+        """Return the permutation of the window, (size,) int64: entry k is the sample that is used at position k of the
+        window. Samples are numbered from 0 within the window.
+        """
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the samples, counted from 0 in the window, at these places of the block layout. All places are in
-        this window."""
+        """Return the sample that is used at each of `places`, numbered from 0 within the window. `places`: indices
+        into the block layout, all inside this window.
+        """
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -105,28 +109,31 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the number in the set (int64) of the sample at each of these positions of an epoch."""
+        """Return the samples at `positions` of an epoch, as numbers in the set (int64)."""
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the place of its sample in the block layout. It is the same
-        in every epoch."""
+        """Return the indices into the block layout that belong to `positions` of an epoch. They are the same in every
+        epoch.
+        """
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places in the block layout of the samples of `count` full batches. `positions`: some positions of
-        the first batch; the same positions of each following batch are used."""
+        """Return indices into the block layout for the samples of `count` consecutive full batches. `positions`:
+        positions of the epoch inside the first batch; from each later batch, the same part is used.
+        """
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return (first place of each run, length of all runs) for these positions of a full batch, if they are all
-        positions of some streams. A run is the samples of one stream in a batch, which have consecutive places in the
-        block layout; the next full batch continues each run. If some streams have only part of their positions here,
-        return an empty array and length 0."""
+        """Return (index of the first sample of each run, length of all runs) for `positions` of one full batch. A run
+        is all samples of one stream in the batch. They have consecutive indices in the block layout, and the next
+        full batch continues each run. Return an empty array and length 0 if `positions` contains only part of a
+        run.
+        """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0
@@ -134,7 +141,9 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each position of an epoch, its stream and the index of its sample within the stream."""
+        """Return, for each of `positions` of an epoch, the number of its stream and the index of its sample within the
+        stream.
+        """
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
@@ -145,9 +154,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the place in the block layout of each slot. A run is `length` positions of the sequence, from
-        position `begin` on, sorted by stream; `slot` is an index into the sorted run. The three arrays have one entry
-        for each result."""
+        """Return an index into the block layout for each entry of the three arrays. An entry describes one sample: it
+        is at index `slot` of a run of `length` positions of the sequence that begins at position `begin`, sorted by
+        stream.
+        """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
 
@@ -188,8 +198,10 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Block layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows with
-    the number of blocks. `stretches`: places at which the streams begin, then the end. `window`: blocks per window."""
+    """Block layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows
+    with the number of blocks. `stretches`: the place at which each stream begins, then the end of the last one.
+    `window`: blocks per window.
+    """
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
@@ -214,7 +226,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return, for each place of the block layout, the number of the window that contains it."""
+        """Return the number of the window that contains each of `places` (indices into the block layout)."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -269,8 +281,9 @@ def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.nd
 
 
 def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
-    """Return, for each of these places of a set, how many samples begin before it. `windows`: how samples are cut from
-    the rows; None: each row is a sample."""
+    """Return how many samples begin before each of `places` (indices of rows in a set). `windows`: how samples are
+    cut from the rows; None: each row is a sample.
+    """
     if windows is None or not len(windows.begins):
         return places if windows is None else np.zeros_like(places)
     run = np.searchsorted(windows.begins, places, side="right") - 1
@@ -323,8 +336,9 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return, for each start of a block (a row of the table), the place in the set of its first row from there on;
-    None if the rows of the set are not in the order of the files."""
+    """Return, for each of `starts` (the table's row at which a block begins), the index within the set of the
+    first row of the set that is at or after it. None if the set's rows are not in the order of the files.
+    """
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):

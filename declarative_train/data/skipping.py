@@ -4,8 +4,8 @@ later are replaced.
 left out    rows that cannot be parsed, lack a value that a field needs, or have a value that a field of a set in
             memory cannot convert; the set is as if the files did not contain them
 replaced    samples of sets that are read on request (images, tables larger than memory): the next good sample of the
-            set is used, so that a training batch keeps its size and its denominators on every rank. In an
-            evaluation such a sample has weight 0.
+            set is used. A training batch therefore keeps its size, and losses are divided by the same numbers on
+            every rank. In an evaluation such a sample has weight 0.
 
 The replacement depends on the files alone: ranks do not communicate.
 """

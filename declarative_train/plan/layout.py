@@ -116,8 +116,9 @@ class LayoutPlan:
     sharded, recomputed and compiled as a whole. `rank_devices`: the device index of each rank of a node, the same on
     every node. `num_copies`: the number of model copies in the single process of mode dp, and `devices`: their device
     indices; in other modes 1 and (). `min_nodes`: the run waits for at least this many nodes; with fewer than
-    `num_nodes`, the recipe is compiled again for their number. `max_restarts`: how often the ranks are restarted if no
-    new checkpoint is saved between two failures."""
+    `num_nodes`, the recipe is compiled again for their number. `max_restarts`: the maximum number of restarts in a row
+    without a new checkpoint; each new checkpoint resets the count to 0.
+    """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
     device: Literal["auto", "cuda", "cpu", "mps"]

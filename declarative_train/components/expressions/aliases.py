@@ -77,8 +77,8 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 
 def layer_called(name: str) -> str | None:
-    """Return the type of the layer whose name is `name`, apart from case and `_`; None if there is no such
-    layer. Imports the table of layers.
+    """Return the layer type that equals `name` if case and `_` are ignored, such as `layer_norm` for `LayerNorm`.
+    None if there is none. Imports the table of layers.
     """
     from declarative_train.components.layers import LAYERS
 

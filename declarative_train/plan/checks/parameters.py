@@ -227,9 +227,10 @@ def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[s
 def tied_embedding_start(span: Span, table: str, head: str, std: float, width: int) -> Diagnostic:
     """tied-embedding-start (U108)
 
-    Finds: an embedding that is tied to the output layer and starts with the values of an embedding, N(0, 1).
-    Why:   in the output layer, these values make logits as large as the square root of the width. Training then starts
-           with a loss of tens or hundreds, far above ln(number of classes), and needs many steps to reduce it.
+    Finds: an embedding that is tied to the output layer and starts with values that are large for an output layer, such
+           as N(0, 1), the default of embeddings.
+    Why:   N(0, 1) makes logits as large as the square root of the width. Training then starts with a loss of tens or
+           hundreds, far above ln(number of classes), and needs many steps to reduce it.
     Diff:
         model:
           graph:

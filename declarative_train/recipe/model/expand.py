@@ -409,8 +409,9 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report each `reuse` node that calls a block again but connects other inputs than the first call. The inputs
-        that are connected decide which nodes the block has."""
+        """Report each `reuse` node that calls a block again but connects a different set of its inputs than the first
+        call. The set must be equal, because it decides which nodes the block has; the connected values may differ.
+        """
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None

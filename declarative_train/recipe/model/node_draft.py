@@ -80,9 +80,9 @@ class ExpressionDraft(_Draft):
         """References in the expression: {text: reference, or None if the text is not a valid reference}."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
-    def place_of(self, text: str) -> Span:
-        """Return the span where a name first occurs in the expression."""
-        return self._place(next(name for name in self.expression.names if name.text == text))
+    def place_of(self, name: str) -> Span:
+        """Return the span of the first occurrence of `name` in the expression, which must contain it."""
+        return self._place(next(each for each in self.expression.names if each.text == name))
 
     def _place(self, name: TypedName) -> Span:
         return self.scalar.place(name.offset, len(name.text))

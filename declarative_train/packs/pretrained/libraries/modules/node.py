@@ -55,8 +55,9 @@ class LibraryInterface(Protocol):
 
 
 class LibraryNode(nn.Module):
-    """Mixin for the class of a library's model that makes it the module of a node: its forward accepts values in the
-    order of the layer's ports."""
+    """Mixin that turns a library's model class into the module of a node. Its forward accepts the values in the
+    order of the layer's ports.
+    """
 
     is_library = True
     _dtrain_layer: LibraryInterface
@@ -81,8 +82,9 @@ class LibraryNode(nn.Module):
         divide_experts(self, parts, peers)
 
     def reset_buffers(self) -> None:
-        """Write the values of the buffers, which `to_empty` has lost: saved buffers as in the model's files, others as
-        the library computed them."""
+        """Write the values of the buffers, which `to_empty` has lost: those of the model's files for buffers that the
+        files contain, and the library's own for others.
+        """
         values = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
@@ -94,7 +96,7 @@ class LibraryNode(nn.Module):
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the model of a layer as a module on the current device. Its parameters have no values yet."""
+    """Return a layer's model as a module on the current device. Its parameters have no values yet."""
     device = torch.empty(0).device
     with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
@@ -266,8 +268,9 @@ def sample(spec: Any) -> Tensor:
 
 
 def _adopt(module: nn.Module, over: str) -> None:
-    """Replace the model's batch normalisations by `BatchNormModule`, including timm's variants with an activation.
-    `over`: the samples that are normalised together."""
+    """Replace the model's batch normalisations, including timm's variants with an activation, by
+    `BatchNormModule`. `over`: the samples that are normalised together.
+    """
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -288,8 +291,7 @@ def _add_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return the model of a layer from the cache, made for any inputs, for callers to whom the inputs do not matter;
-    create it if there is none."""
+    """Return a layer's model from the cache, whatever inputs it was made for. Create it if the cache has none."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
