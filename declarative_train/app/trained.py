@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from declarative_train.app.numbers import positive
 from declarative_train.core.secrets import masked
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from declarative_train.inference.trained import Trained
 
 WRONG_INPUT, WRONG_USE, FAILED = 1, 2, 3
+
+ExportFormat = Literal[
+    "huggingface", "onnx", "peft", "safetensors", "state-dict", "timm", "torch-export", "torchvision"
+]
+"""Formats in which a trained model is exported, by the command and in Python."""
+ExportDtype = Literal["float32", "float64", "float16", "bfloat16"]
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.app.api.evaluation import Evaluation
+    from declarative_train.app.trained import ExportDtype, ExportFormat
     from declarative_train.inference.trained import Trained
 
 
@@ -170,12 +171,12 @@ class Run:
 
     def export(
         self,
-        to: Literal["huggingface", "onnx", "safetensors", "state-dict", "torch-export"],
+        to: ExportFormat,
         folder: str | os.PathLike[str] | None = None,
         *,
         outputs: Sequence[str] = (),
         inputs: Literal["raw", "prepared"] = "raw",
-        dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
+        dtype: ExportDtype | None = None,
     ) -> Any:
         """Write a folder with the model in the format of another tool, as `dtrain export` does. Raises DtrainError."""
         export = next(hooks("export"), None)
