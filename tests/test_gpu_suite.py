@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import gpu
+from benchmarks import gpu, report
 from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
 from declarative_train import recipe as recipe_room
 from declarative_train.planner.compiler import compile as compile_plan
@@ -114,12 +114,13 @@ def test_the_benchmark_of_a_gpu_has_the_settings_of_a_run(tmp_path: Path, monkey
 def test_a_variant_that_is_late_or_fails_leaves_the_rows_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in (("TINY", True), ("LIMIT_S", 0.01), ("REPORT", tmp_path / "report.md"), ("missing", list)):
+    for name, value in (("TINY", True), ("LIMIT_S", 0.01), ("missing", list)):
         monkeypatch.setattr(gpu, name, value)
-    gpu.REPORT.write_text(f"before\n{gpu.BEGIN}\n{gpu.END}\nbehind\n")
+    monkeypatch.setattr(report, "REPORT", tmp_path / "report.md")
+    report.REPORT.write_text("before\n<!-- begin: make bench-gpu -->\n<!-- end: make bench-gpu -->\nbehind\n")
     monkeypatch.setattr("sys.argv", ["gpu", "--only", "resnet_50", "--write"])
     with pytest.raises(SystemExit, match=r"(?s)gpu_step resnet_50 ours 0 .*did not end.*gpu_step resnet_50 ours 1"):
         gpu.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| resnet_50")]
     assert rows[:2] == [f"| resnet_50{word} | ours: over 0.01 s | | | | | |" for word in ("", ", compiled")]
-    assert rows[0] in gpu.REPORT.read_text()
+    assert rows[0] in report.REPORT.read_text()
