@@ -250,8 +250,9 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows from `first` up to `stop`, which are those of one source, in the order for windows, and the
-    sizes of the groups. (In a mixture, each source has groups of its own.)"""
+    """Return (row numbers in the order that windows need, number of rows in each group) for the rows from `first`
+    up to `stop`. These are the rows of one source; in a mixture, each source has groups of its own.
+    """
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]

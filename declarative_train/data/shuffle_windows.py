@@ -80,9 +80,10 @@ class Runs(NamedTuple):
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Return (the runs, cut so that none extends over an entry of `ends`; (R,) for each new run, the index of the
-        last entry of `ends` that is not after the run's first row). `ends`: ascending row numbers; the first is not
-        after any run."""
+        """Divide the runs at the row numbers `ends`, which are ascending. Return (the new runs, (R,) for each new run
+        the index in `ends` of the last entry that is at most the number of its first row). No run begins before the
+        first entry.
+        """
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():

@@ -69,9 +69,10 @@ def gpu(
     has_tf32: bool | None = None,
     reached: float = 0.8,
 ) -> Hardware:
-    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: in fp16, and also in bf16 if
-    `has_bf16`. TF32 gets half of it, if `has_tf32`; None: if `has_bf16`, as in NVIDIA's GPUs. `source`: the data sheet.
-    `reached`: as in `Hardware`."""
+    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: in fp16; bf16 is as fast
+    if `has_bf16`, and TF32 half as fast if `has_tf32`. `has_tf32` None: the same as `has_bf16`, as in NVIDIA's
+    GPUs. `source`: the data sheet. `reached`: as in `Hardware`.
+    """
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

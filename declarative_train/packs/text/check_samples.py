@@ -70,8 +70,10 @@ class _Slice(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Token field to check, which reads the recipe's main source, with its tokenizer and the tokens of the training
-    texts."""
+    """Token field to check, one that reads the recipe's main source. `found`: its tokenizer. `tokens`: tokens of
+    its texts. `rows`: numbers of the training texts that are checked. `marks`: the tokens to be predicted are
+    marked. `padded`: share of padding in the samples.
+    """
 
     name: str
     field: TokensField

@@ -44,9 +44,10 @@ class Recorded:
 
 
 def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device: Device | None = None) -> Verified:
-    """Run the first steps of a plan again and compare them with an earlier run. `step`: the last of these steps; None:
-    the last step up to step 20 of which `run` has a record or a checkpoint, otherwise its first one. `device`: where
-    to run; None: GPUs if there are enough, otherwise the CPU. Raises DtrainError."""
+    """Run the first steps of a plan again and compare them with an earlier run. `step`: the last step to run;
+    None: the last step, at most 20, for which `run` has a record or a checkpoint, or the first such step if all
+    are later. `device`: where to run; None: GPUs if there are enough, otherwise the CPU. Raises DtrainError.
+    """
     earlier = _read(Path(run.folder))
     within = [each for each in earlier.steps if each <= MOST_STEPS] or earlier.steps[:1]
     if not within:

@@ -47,8 +47,8 @@ class RankReport:
     samples                     {position in the global batch: number of the sample}
     counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
     norm                        norm of all gradients, as this rank computed it
-    nodes                       {path: (largest difference of a sample's sums, relative to the largest sum of absolute
-                                values; position of this sample)}
+    nodes                       {path: (largest difference of a sample, its position)}. The sums of a sample's values
+                                are compared, relative to the largest sum of absolute values of any sample.
     start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have
     statistics                  {running statistic: deviation}
     """

@@ -47,8 +47,10 @@ def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -
 
 
 class _OwnLibraryExperts(OwnExperts):
-    """Mixin for the class of a library's experts, whose forward is (rows, chosen experts, weights) -> rows. The
-    library's code computes the experts of this rank, for each row one of them."""
+    """Mixin for the class of a library's experts. Its forward is (rows, numbers of the chosen experts, weights) ->
+    rows, as the library's is. Each row is sent to the ranks of its experts; there, the library's code computes
+    one expert per row.
+    """
 
     peers: ExpertRanks
     num_experts: int
