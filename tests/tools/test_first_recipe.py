@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from declarative_train import planner
@@ -117,6 +118,19 @@ def test_numbers_are_learned_beside_words(tmp_path: Path, capsys: Captured) -> N
     assert "price: {columns: [price], normalize: standard}" in recipe.read_text()
     assert "metrics: [rmse, mae, r2]" in recipe.read_text()
     assert problems(recipe) == []
+
+
+@pytest.mark.parametrize(("is_skewed", "loss"), [(True, "mse"), (False, "huber")])
+def test_the_loss_of_numbers_with_tails_depends_on_their_sides(tmp_path: Path, is_skewed: bool, loss: str) -> None:
+    """Amounts, which reach far to one side, have tails too; and a few errors on both sides of other numbers."""
+    rng = np.random.default_rng(0)
+    size = rng.normal(size=400)
+    errors = np.where(np.arange(400) % 80 == 0, 30.0, 0.0) * rng.normal(size=400)
+    amounts = np.exp(1.5 * size) if is_skewed else size + errors
+    rows = [{"size": f"{one:.3f}", "amount": f"{other:.3f}"} for one, other in zip(size, amounts, strict=True)]
+    text = init(csv(tmp_path / "sales.csv", rows), "amount").read_text()
+    assert f"loss: {{type: {loss}, input: answer, target: amount}}" in text
+    assert "A few values are far from the others" in text
 
 
 def test_a_decimal_comma_is_read(tmp_path: Path) -> None:
@@ -289,7 +303,6 @@ def test_init_without_a_table_refuses_its_words(tmp_path: Path, capsys: Captured
 
 
 def test_a_column_of_files_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import numpy as np
     import pyarrow as pa
     from pyarrow import parquet
 

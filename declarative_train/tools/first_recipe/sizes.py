@@ -44,7 +44,7 @@ def sizes_for(num_rows: int, is_class: bool) -> Sizes:
     )
     batch_size = min(batch_size, training)
     steps_per_epoch = ceil(training / batch_size)
-    epochs = min(200, max(10, round(_STEPS / steps_per_epoch)))
+    epochs = min(400, max(10, round(_STEPS / steps_per_epoch)))
     every = ceil(epochs / _MOST_EVALUATIONS)
     width = min(512, max(16, 2 ** round(log2(2 * sqrt(training)))))
     wide = max(width, 128 if num_rows < _MANY else 256)
@@ -55,6 +55,6 @@ def sizes_for(num_rows: int, is_class: bool) -> Sizes:
         evaluate_every=every,
         patience=max(3 * every, ceil(epochs / 5)),
         hidden=(wide, wide) if is_class else (width, width // 2),
-        dropout=0.2 if training < _FEW else 0.1,
+        dropout=0.1 if training >= _FEW else 0.4 if is_class else 0.2,
         weight_decay=0.3 if training < _FEW else 0.05,
     )

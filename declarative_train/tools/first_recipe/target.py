@@ -21,6 +21,7 @@ _MOST_NUMBERS_AS_CLASSES = 20
 _MOST_CLASSES = 1000
 _IMBALANCE = 4.0  # ratio of the largest class to the smallest
 _TAILS = 10.0  # kurtosis from which a few values dominate a squared error
+_SKEW = 0.3  # share of the range of the middle 80% by which its middle may be away from the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ class TargetColumn:
         numbers = self.values.values[self.values.present].astype(np.float64)
         apart = (numbers - numbers.mean()) / (numbers.std() or 1.0)
         return self.task == "numbers" and bool((apart**4).mean() > _TAILS)
+
+    @property
+    def is_skewed(self) -> bool:
+        """Return whether values on one side of the median reach much farther than those on the other, as amounts and
+        counts do. A few values far from all others do not change the answer."""
+        import numpy as np
+
+        least, median, most = np.quantile(self.values.values[self.values.present].astype(np.float64), (0.1, 0.5, 0.9))
+        return self.task == "numbers" and bool(abs(least + most - 2 * median) >= _SKEW * (most - least))
 
 
 def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:

@@ -250,10 +250,12 @@ class FirstRecipe:
                 yield "  # Smoothing keeps the probabilities from becoming overconfident."
             smoothing = "" if target.is_imbalanced else ", label_smoothing: 0.05"
             yield f"  loss: {{type: cross_entropy, input: answer, target: {self.field}{smoothing}}}"
-        elif target.has_tails:
+        elif target.has_tails and not target.is_skewed:
             yield "  # A few values are far from the others: huber counts their distance, not its square."
             yield f"  loss: {{type: huber, input: answer, target: {self.field}}}"
         else:
+            if target.has_tails:
+                yield "  # A few values are far from the others, on one side: mse learns the mean, huber less."
             yield f"  loss: {{type: mse, input: answer, target: {self.field}}}"
         yield f"  metrics: [{', '.join(self._metrics())}]"
 
@@ -280,7 +282,8 @@ class FirstRecipe:
         yield f"  early_stop: {{metric: validation/{metric}, mode: {mode}, patience: {sizes.patience} epochs}}"
         yield f"  global_batch_size: {sizes.batch_size}"
         yield f"  optimizer: {{type: adamw, lr: 2e-3, weight_decay: {sizes.weight_decay}}}"
-        yield "  lr_schedule: {type: cosine, warmup: 5%}"
+        yield "  # The rate falls fast: the best step of a small table is early, and small steps find it."
+        yield "  lr_schedule: {type: polynomial, power: 3, warmup: 5%}"
         yield f"evaluation: {{every: {format_count(sizes.evaluate_every, 'epoch')}}}"
         yield f"checkpoint: {{best: {{metric: validation/{metric}, mode: {mode}}}}}"
 
