@@ -13,7 +13,10 @@ ROOT = Path(__file__).parent.parent
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 WIDE = ("docs/components.md", "docs/sections.md")  # written for terminals of 120 columns
 FOLDERS = {"Recipes": "recipes", "Switches of the mode": "switches"}
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]"  # the text of a link may be a picture
+    r"\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
