@@ -345,13 +345,20 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
         except RuntimeError as error:  # another one was lost meanwhile; torch has ended them all the same
             if "DataLoader worker" not in str(error):
                 raise
-        _end(iterator._workers)  # type: ignore[attr-defined]  # torch sends SIGTERM to those that do not answer
+        if not sys.is_finalizing():  # `_end_all` has ended them then
+            _end(iterator._workers)  # type: ignore[attr-defined]  # torch sends SIGTERM to those that do not answer
 
 
 @atexit.register
-def _end(workers: Iterable[Process] = _WORKERS) -> None:
-    """Kill the remaining loader processes when this process exits. (multiprocessing would send SIGTERM and wait without
-    a limit.)"""
+def _end_all() -> None:
+    """Kill the loader processes of iterators that are still open when this process exits. (multiprocessing would send
+    SIGTERM and wait without a limit.) torch's handler of SIGCHLD is removed first: it raises an error for a loader
+    process that is killed, and the others would stay."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _end(_WORKERS)
+
+
+def _end(workers: Iterable[Process]) -> None:
     for worker in set(workers) & set(multiprocessing.active_children()):
         worker.kill()
         worker.join()
