@@ -23,9 +23,9 @@ class Adapting:
         self._scope = scope
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return the adapters of the layer at path `layer`: {path of a linear map within the layer: its adapter}; {} if
-        it has none. `maps`: shape (out, in) of each linear map of the layer, by its path within the layer. `report`: is
-        called with each error as a diagnostic."""
+        """Return a dict from the path of a linear map within the layer to the adapter of this map; {} if no map has
+        one. `layer`: path of the layer. `maps`: shape (out, in) of the weight of each linear map, by the path of the
+        map within the layer. `report`: is called with each error as a diagnostic."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
@@ -47,7 +47,7 @@ class Adapting:
     def _read_adapter(self, adapter: Adapter, path: str, rows: int, report: Report) -> Adapter | None:
         """Return the adapter of one linear map, read from the published folder that `adapter` names. Return None if the
         folder has no adapter for this map, or if the folder cannot be read; in the second case the error is reported.
-        `path`: path of the map. `rows`: number of its outputs."""
+        `path`: path of the map. `rows`: number of rows of the map's weight."""
         try:
             return adapter.read_for(self._scope, path, rows)
         except PublishedError as problem:

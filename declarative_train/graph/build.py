@@ -131,9 +131,9 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Add the call of `node` to the fx graph `lines`, and the module that it builds for the node to `modules`.
-        Return {edge: fx node} for the outputs of `node`. `known`: specs of all edges of `graph`. `values`: fx nodes of
-        the edges that are computed before `node`."""
+        """Write the call of `node` into the fx graph `lines`, and return a dict from each output edge of `node` to its
+        fx node. If `node` has a module of its own, build the module and store it in `modules`. `known`: specs of all
+        edges of `graph`. `values`: fx nodes of the edges that are computed before `node`."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -195,8 +195,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the values of `given` ({input name: value}) in the order of the positional arguments of the module of
-    `called`, a layer or block; None for an argument that is not in `given`."""
+    """Return the arguments for the module of `called`, a layer or block, in the order in which its `forward` takes
+    them. `given`: dict from the name of an input to its value. An input that is not in `given` becomes None."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]

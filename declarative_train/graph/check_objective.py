@@ -59,9 +59,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with the task "multiclass", if the target has a probability for each class and the loss of
-        the metric expects one class of several. (Without a task, the metric would take such a target for several
-        labels.) Return the metric unchanged if its key `task` is set, or if it has no such key. `target`: spec of the
+        """Return a copy with the task "multiclass" if the target has a probability for each class and the loss of the
+        metric expects one class of several. (Without a task, the metric would treat such a target as multi-label.)
+        Otherwise return the metric unchanged, also if its key `task` is set or does not exist. `target`: spec of the
         target."""
         if (
             not self.one_class
@@ -91,8 +91,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` is a perplexity that can be computed from the losses of the items, which `term` computes.
-    Then it does not need the scores."""
+    """Return whether `other` is a perplexity that can be computed from the loss values of `term`, without the
+    scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -100,15 +100,15 @@ def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
 
 
 def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values of `target` at which `mask` is not 0. If their numbers of rows differ, only the first rows,
-    which both have, are used."""
+    """Return the values of `target` at which `mask` is not 0. The two samples may have different numbers of rows; only
+    the rows that both have are used."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]
 
 
 def _make_measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. If the metric has neither `of` nor inputs of its own, it is computed for
-    the only loss of the recipe. Inputs that the metric names replace those of the loss."""
+    """Return the Measure of the metric `name`. A metric without the key `of` and without inputs is computed for the
+    only loss of the recipe. Inputs that the metric names replace those of the loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -130,9 +130,9 @@ def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str,
 class ObjectiveCheck:
     """Checker of losses and metrics. Its methods add errors and warnings to the list `diagnostics`.
 
-    `specs`: shape and dtype of each tensor by its name in the recipe (None: unknown, because of an earlier error).
-    `origins`: for each tensor, the place in the recipe of the node or field that computes it. `see`: function (name of
-    a tensor) -> its values on sample rows, or None."""
+    specs      name of a tensor in the recipe -> its spec; None: unknown, because of an earlier error
+    origins    name of a tensor -> place in the recipe of the node or field that computes the tensor
+    see        function from the name of a tensor to its values on sample rows; it returns None if they are unknown"""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class ObjectiveCheck:
 
     def fits(self, item: Term | Measure) -> bool:
         """Return whether a loss or metric accepts the shape, dtype and range of its tensors. If not, add an error to
-        `diagnostics`. If there is only a warning, add it and return True. If a shape is unknown, return False without a
-        diagnostic."""
+        `diagnostics`. A mistake that is only a warning is added too, but the result is True. If a shape is unknown,
+        return False and add nothing."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -170,7 +170,7 @@ class ObjectiveCheck:
         at = [Related(self._place(item, shape_error), row) for row in rows.values()]
         said = objective_does_not_fit(self._place(item, shape_error), shape_error, (*self._find_origins(item), *at))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
-            self.diagnostics.append(said)  # of several metrics with one cause, the first reports it
+            self.diagnostics.append(said)  # metrics with the same error report it once
         return shape_error.is_warning
 
     def _check(
@@ -252,7 +252,7 @@ class ObjectiveCheck:
             return
         judged, wanted, weight = (None if name is None else self._specs[name] for name in _names(edges))
         assert judged is not None
-        if term.component.needs_balance:  # which cannot be built yet: its weights are above 0
+        if term.component.needs_balance:  # it cannot be built before the classes are counted; its weights are above 0
             counted = values[1] is None or bool((values[1] != 0).any())
         else:
             counted = bool(term.component.build(judged, wanted, weight).count(values[0], values[1], None, rows))
@@ -270,8 +270,8 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items of a loss depends on the values of its target, for example because
-        of `ignore_index`."""
+        """Return whether the number of valid items of a loss depends on the values of its target. It does with
+        `ignore_index`, for example."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]
@@ -298,7 +298,8 @@ class ObjectiveCheck:
 
 
 def _with_names(shape_error: ShapeError, edges: Edges) -> ShapeError:
-    """Return the error; in its hint, the names of the tensors (`edges`) replace the words INPUT, TARGET and MASK."""
+    """Return the error with a changed hint: the names of the tensors (`edges`) replace the words INPUT, TARGET and
+    MASK."""
     hint = shape_error.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint

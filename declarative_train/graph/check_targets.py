@@ -44,9 +44,9 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that the input field `field` and the target field `target` share. Return [] if this is
-    intended: all columns of `field` are targets too (an autoencoder), or the two fields are different rows of a window.
-    `wanted`: the columns of all targets."""
+    """Return the columns that the input field `field` and the target field `target` share, or [] if sharing is
+    intended. It is intended in an autoencoder (all columns of `field` are targets too), and if the two fields are
+    different rows of a window. `wanted`: the columns of all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []
@@ -89,8 +89,8 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
 
 
 def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
-    """Return the fields from which expressions alone compute a wire (a value in the model graph); empty if a layer
-    computes the wire or one of the values before it."""
+    """Return the names of the fields from which a wire (a value in the model graph) is computed by expressions. Return
+    an empty set if a layer takes part in the computation."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})
@@ -102,9 +102,9 @@ def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """Return ({metric: (field of its target, conversion to the unit of the columns of this field)}, diagnostics). A
-    metric whose target already has the unit of its columns has no entry. A metric that cannot be converted has a
-    diagnostic instead."""
+    """Return how to convert metrics to the units of the data columns: (conversions, diagnostics). `conversions` is a
+    dict from the name of a metric to (field of its target, conversion). A metric whose target already has the unit of
+    its columns has no entry. A metric that cannot be converted has a diagnostic instead."""
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
@@ -127,8 +127,8 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
 
 
 def unit_of(field: FieldSpec) -> Unit | None:
-    """Return the conversion (value * multiply + add) from the values of a field to the values of its columns; None if
-    they are equal."""
+    """Return the conversion (value * multiply + add) from the values of a field to the values of its columns. Return
+    None if the field does not change the values of the columns."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 

@@ -46,8 +46,8 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Interface of a loss term of a plan, with or without `chunks`: its component (the loss and its settings, as data),
-    and the names of its input, target and mask."""
+    """Interface of a loss in a plan, with or without `chunks`. `component`: type and settings of the loss, as data.
+    `input`, `target`, `mask`: names of the tensors that the loss reads."""
 
     @property
     def component(self) -> dict[str, object]: ...
@@ -79,8 +79,8 @@ def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mappin
 
 
 def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
-    """Return the paths of the linear layers (heads) whose outputs are the inputs of loss terms with `chunks`. Raises
-    NoHeadError if one cannot be replaced by a HeadNode."""
+    """Return the paths of the linear layers (heads) that compute the scores for losses with `chunks`. Raises
+    NoHeadError if a HeadNode cannot replace one of them."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
 

@@ -52,7 +52,7 @@ def _reason(
         depths = {name: len(spec.shape) for name, spec in given.items()}
         depth = _depth_of(parse(node.expression or "").root, depths)
         if depth == 0 and not any(depths.values()):
-            return ""  # a value of the whole sample, from such values
+            return ""  # input and output have no positions
     whole = [name for name in given if name not in allowed and given[name].shape[:1] != (length,)]
     if whole:
         return f"`{whole[0]}` of `{path}` {given[whole[0]]} does not begin with the {length} positions"
@@ -74,9 +74,9 @@ _ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softm
 
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
-    """Return the number of dimensions of an expression's result, the batch excluded (0 for a number). Return None if
-    the expression may mix positions, which are dimension 1. `depths`: number of dimensions of each input by name, the
-    batch excluded."""
+    """Return the number of dimensions of an expression's result, not counting the batch dimension (0 for a number).
+    Return None if the expression may mix positions, which are dimension 1. `depths`: dict from the name of an input to
+    its number of dimensions, counted in the same way."""
     if isinstance(term, Constant):
         return 0
     if isinstance(term, Reference):
@@ -89,7 +89,7 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
     sizes = {size for size in found if size}
     depth = max(sizes, default=0)
     if len(sizes) > 1:
-        return None  # torch aligns the last dimensions
+        return None  # broadcasting aligns the last dimensions, so positions may meet another dimension
     if term.name in ELEMENTWISE and term.name not in VIEWS:
         return depth
     if term.name == INDEX:
@@ -109,9 +109,9 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the number of dimensions of `x[index]`, the batch excluded; None if the index selects among samples or
-    positions, or has other items than integers, slices and `...`. `depth`: number of dimensions of `x`, the batch
-    excluded."""
+    """Return the number of dimensions of `x[index]`, where `x` has `depth` dimensions; the batch dimension is counted
+    in neither. Return None if the index selects samples or positions, or has items other than integers, slices and
+    `...`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
     if items[:1] == (Ellipsis,):

@@ -60,16 +60,18 @@ def activations(node: Node) -> int:
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """Return {name of a node of `graph`: the Work of each layer and expression in it}. `parameters`: shapes by name.
-    `frozen`: names of parameters that get no gradient."""
+    """Return a dict from the name of each node of `graph` to the Work of the layers and expressions in it. A layer has
+    one Work; a block has one for each node inside. `parameters`: shapes by name. `frozen`: names of parameters that get
+    no gradient."""
     return measure_leaves(graph, parameters, frozen, _work)
 
 
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Return {name of a node of `graph`: results of `measure` for the layers and expressions in it}. `parameters`:
-    shapes by name. `frozen`: names of parameters that get no gradient."""
+    """Call `measure` with each layer and expression of `graph`, also those inside blocks. Return a dict from the name
+    of each node of `graph` to the results for the layers and expressions in it. `parameters`: shapes by name. `frozen`:
+    names of parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -105,9 +107,10 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {node of `graph`: results for the layers and expressions in it}. `prefix`: path of the block whose
-        graph is `graph`, with a dot at the end. `graded`: {edge: whether a gradient flows back along it}; at first it
-        has the inputs of `graph`, and the outputs of all nodes are added."""
+        """Return a dict from the name of each node of `graph` to the results for the layers and expressions in it.
+        `prefix`: path of the block whose graph is `graph`, with a dot at the end. `graded`: dict from an edge to
+        whether a gradient flows back along the edge; the caller sets the inputs of `graph`, this method adds the
+        outputs of all nodes."""
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -132,8 +135,6 @@ def _work(
     node: Node, called: Node, specs: Mapping[str, TensorSpec], graded: Mapping[str, bool], weights: list[Weight]
 ) -> Work:
     if called.expression is not None:
-        from declarative_train.graph.cost import matmuls  # imports torch, which a static lint does not wait for
-
         products = matmuls(called.expression, tuple(specs.items()), tuple(graded.items()))
     else:
         assert called.component is not None
@@ -150,8 +151,8 @@ def _work(
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
     """Return the matrix products of a layer (`component`), for the shapes in `use`. For a plugin's layer they are
-    estimated from the shapes of its weights. A weight with two dimensions is taken for a matrix that is multiplied with
-    each vector of the input, a weight with more dimensions for the kernel of a convolution."""
+    estimated from the shapes of its weights: a weight with two dimensions multiplies each vector of the input, a weight
+    with more dimensions is the kernel of a convolution."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

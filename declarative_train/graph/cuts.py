@@ -36,7 +36,7 @@ class Cuts:
     summed      undivided parameters whose gradients are summed over the ranks of `tensor`
     outputs     outputs of the graph of which each rank has only some of the features
     tokens      path of a layer -> division of the tokens that it reads and writes (`graph/token_cuts.py`)
-    parts       path of a library's model that is divided -> division of each of its submodules, by path"""
+    parts       path of a library's model that is divided -> {path of a submodule in this model: its division}"""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy in which the ranks of `expert` divide the layer at `path`. `found`: the division of the layer,
-        or if `found.parts` is not empty, only of these submodules (of a library's model). A layer or submodule that is
-        divided over `expert` is no longer divided over `tensor`."""
+        """Return a copy in which the ranks of `expert` divide the layer at `path`. `found`: the division of the layer.
+        If the layer is a library's model, `found.parts` names the submodules that are divided, and the rest stays as
+        before. What is divided over `expert` is no longer divided over `tensor`."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,
@@ -78,13 +78,13 @@ class DivisionInput:
 
     size      number of ranks of the `tensor` axis
     names     names of the model's parameters
-    whole     parameters that must not be divided -> the reason
+    whole     name of a parameter that must not be divided -> the reason
     ties      name of a tied parameter -> name of the parameter that it is tied to
     stage_of  path of a node -> its pipeline stage
     plugins   paths of plugin files
     storages  name of a frozen weight -> its number format
     sequence  whether the ranks also divide the tokens between the divided layers (`sequence: true`)
-    parts     number of ranks of the `context` axis, which divides the tokens first"""
+    parts     number of ranks of the `context` axis: with `sequence`, the tokens are divided by `size` * `parts`"""
 
     size: int
     names: Sequence[str]
@@ -98,8 +98,9 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model's layers and parameters. `heads`: {output of the graph: how the ranks may divide
-    the linear layer that computes it}."""
+    """Return the division of a model's layers and parameters. `heads`: dict from the name of an output of the graph to
+    the way in which the ranks may divide the linear layer that computes it; other linear layers at the end of the graph
+    stay undivided."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -193,8 +194,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return {output: way in which the ranks may divide it} for the outputs of `node`. Outputs that are not in the
-        argument `heads` of `derive_cuts` have no entry."""
+        """Return the outputs of `node` that are in `heads` (argument of `derive_cuts`), each with the way in which the
+        ranks may divide it."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -202,8 +203,8 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _divide(self, node: Node) -> dict[str, LayerCut | str]:
-        """Return {node: division} for a layer and the region that begins with it, or {node: reason} if it stays
-        undivided."""
+        """Return the divisions of the layer `node` and of the region that begins with it, by name of the layer. If
+        `node` stays undivided, return a dict from its name to the reason."""
         for kind in ("heads", "vocabulary", "hidden", "inside"):
             cut = self._divide_as(node, kind)
             if cut is not None:
@@ -280,10 +281,10 @@ class _Deriver:
         yield from rows.items()
 
     def _add_to_region(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node`, which computes each feature separately, to a region. All its inputs must be divided in the same
-        way, so the nodes that compute them are added too. `columns` ({name: division} of the region's first linear
-        layers) and `inner` (names of its other nodes before the last layers) are extended. Return the names of the
-        added nodes. Raises _RegionError if an input cannot be divided."""
+        """Add `node`, which computes each feature separately, to a region, and return the names of the added nodes. All
+        inputs of `node` must be divided in the same way, so the nodes that compute them are added too. `columns`
+        (divisions of the region's first linear layers, by name) and `inner` (names of the nodes between first and last
+        layers) are extended. Raises _RegionError if an input cannot be divided."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():
@@ -307,7 +308,8 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return {name of a node: what it does with divided tokens}. Call `derive` first."""
+        """Return a dict from the name of each node to its role in the division of tokens (`graph/token_cuts.py`). Call
+        `derive` first."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:

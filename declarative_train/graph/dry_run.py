@@ -41,9 +41,7 @@ ROWS, EXTREMES = 4, 12
 Values = Mapping[str, torch.Tensor]
 _FLAT = frozenset({"CeilBackward0", "FloorBackward0", "RoundBackward0", "RoundBackward1", "SignBackward0"})
 """Names of autograd nodes whose derivative is zero everywhere."""
-_UNDERIVABLE = (
-    "torch::autograd::NotImplemented"  # torch's name for the history of what it cannot differentiate, such as `//`
-)
+_UNDERIVABLE = "torch::autograd::NotImplemented"  # name of the grad_fn of a function without derivative, such as `//`
 
 
 @dataclass(slots=True)
@@ -51,12 +49,11 @@ class DryRunResult:
     """Result of a dry run.
 
     idle         parameters that no loss term depends on
-    sides        loss terms whose target depends on parameters -> (parameters that the input depends on, parameters
-                 that the target depends on)
+    sides        loss term whose target depends on parameters -> (parameters of its input, parameters of its target)
     unreached    loss terms that depend on no parameter
     underivable  loss terms with a function that torch cannot differentiate
-    not_finite   loss terms whose first value is nan or infinite -> this value
-    failure      (phase that failed: training or evaluation, torch's message); None: no failure
+    not_finite   loss term whose first value is nan or infinite -> this value
+    failure      (phase that failed: training or evaluation, first line of the error); None: no failure
     culprit      path of the first node that fails, or that outputs nan or an infinite number"""
 
     idle: frozenset[str] = frozenset()
@@ -96,8 +93,8 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Return why the model fails on samples of other shapes than those for which `lowered` was made; None if it does
-    not fail. `other`: the graph that was inferred for the other shapes."""
+    """Run the model of `lowered` on samples of other shapes, and return why it fails; None if it does not fail.
+    `other`: graph of the same model, inferred for the other shapes."""
     is_small = _is_small(lowered)
     with _without_side_effects(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
@@ -227,8 +224,8 @@ class _Step:
         return [None if name is None else self.lowered.specs[name] for name in names]
 
     def _find_culprit(self, values: Values) -> str | None:
-        """Run the model node by node. Return the path of the first node that fails, or whose inputs are finite but
-        whose output is not; None if there is no such node."""
+        """Run the model node by node. Return the path of the first node that fails, or that has finite inputs and an
+        output that is not finite. Return None if no node does."""
         torch.manual_seed(0)
         return _search(self.lowered.graph, self.model, values, self.plugins)
 
@@ -286,8 +283,8 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _find_leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return (ids of leaf tensors, whether everything is differentiable). These are the leaf tensors on which `ends`
-    depend in torch's autograd graph. The search does not go beyond functions whose derivative is zero everywhere."""
+    """Return the ids of the leaf tensors on which `ends` depend in torch's autograd graph, and whether every function
+    on the way is differentiable. The search stops at functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -319,18 +316,18 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """Return whether some parameter may get no gradient. Return False only if each output of the model is the input of
-    a loss, each output of a node is read, no expression stops gradients, and no layer is a plugin's or a library's."""
+    """Return whether some parameter may get no gradient. The result is False only if all of these hold: each output of
+    the model is the input of a loss, each output of a node is read, no expression stops gradients, and no layer is a
+    plugin's or a library's."""
     read = {name for term in lowered.terms for name in _read_by(term)}
     if any(term.edges.target in lowered.graph.outputs for term in lowered.terms):
-        return True  # the target may train
+        return True  # parameters may be reached through a target
     return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph, frozenset(lowered.graph.outputs))
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
     """Return whether some parameter of a graph may get no gradient: an output of a node is not read, an expression
-    stops gradients, or a layer is one of a plugin or a library. `read`: outputs of `graph` that are read outside it. An
-    output that is also read within `graph` (such as hidden states before the output layer) need not be in `read`."""
+    stops gradients, or a layer is a plugin's or a library's. `read`: outputs of `graph` that are read outside it."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):

@@ -20,14 +20,16 @@ from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.shared_sets import MOST_ELEMENTS, Sample
 from declarative_train.graph.read import order_ports
 
-_COLUMNS = 4096  # that are distinguished
+_COLUMNS = 4096  # with more columns, one interval is found for all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedValues:
-    """Values of a wire (a value in the model graph) for the first rows of the data. `is_field`: the wire is a field.
-    `made_by`: if a value is nan or infinite, the place in the recipe of the first node that computed such a value, and
-    a description of this node's inputs."""
+    """Values of a wire (a value in the model graph) for the first rows of the data.
+
+    is_field  whether the wire is a field
+    made_by   where the first nan or infinite value arose: (place of the node in the recipe, description of its inputs);
+              None: all values are finite, or the field itself has such values"""
 
     values: torch.Tensor
     is_field: bool = False
@@ -90,12 +92,12 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Call the function `check`, and return (the error that it finds or None, {input: description of the row with
-        the most extreme value}).
+        """Call the function `check` with specs, and return (error or None, descriptions). `descriptions` names, for
+        each input whose sample values caused the error, the row with the most extreme value.
 
         `check` is called twice: with `specs`, which have the declared intervals of values, and with the intervals of
         the sample values (`seen`) in their place. An error in the second call is returned. An error in the first call
-        only is dropped if the sample has all rows; otherwise it becomes a warning. `mask`, `ignored`: as in `narrow`.
+        only becomes a warning; it is dropped if the sample has all rows of the data. `mask`, `ignored`: as in `narrow`.
         """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
@@ -152,8 +154,8 @@ def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
     """Return the spec with the interval of the values in `seen` in place of its own interval. Return it unchanged if
-    the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: only the
-    values at which the mask is not 0 are used. `ignored`: a value that is left out, such as `ignore_index`."""
+    the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: where it
+    is 0, values are not used. `ignored`: a value that is not used, such as `ignore_index`."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

@@ -37,8 +37,9 @@ class FieldDraws:
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function that a node calls in place of torch's `rand_like` or `randn_like`. `name`: which of the
-        two. `path`: path of the node. `number`: number of this call in the node's expression, from 0."""
+        """Return the function that a node calls in place of torch's random function `name` (`rand_like` or
+        `randn_like`). `path`: path of the node. `number`: position of this call among the random calls in the node's
+        expression, from 0."""
         key = _to_signed(key_of(self._seed, path, number))
 
         def draw(x: torch.Tensor) -> torch.Tensor:

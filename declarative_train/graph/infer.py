@@ -56,8 +56,11 @@ class WireOrigin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """Property of a node that the plan must report. `kind`: the property, such as that the node draws random numbers.
-    `habits`: the behaviour of a plugin's layer. `shape`: the shape of the node's first input."""
+    """Property of a node that the plan must report.
+
+    kind    the property, for example "random": the node draws random numbers
+    habits  behaviour of the layer, if it is a plugin's
+    shape   shape of the node's first input"""
 
     path: str
     kind: Literal["random", "mixes_samples", "statistics", "plugin"]
@@ -108,8 +111,9 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return {port: spec} of the inputs for which the module of node `name` was built. If the block around the node
-        is called again, these are the inputs in the first call of the block."""
+        """Return the specs of the inputs, by port, for which the module of node `name` was built. If the block around
+        the node is called again, these are the inputs in the first call of the block, because both calls have the same
+        module."""
         node = self.done[name] if self.first_call is None else self.first_call.node(name)
         assert node is not None
         specs = {
@@ -144,13 +148,15 @@ class Inference:
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
-        self.tables: list[str] = []  # the weights that can be held as bytes
+        self.tables: list[str] = []  # names of weights that can be stored in fewer bits
         self._adapting = Adapting(rules, model)
         self.units: dict[str, tuple[str, ...]] = {}  # paths of the units inside a node
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes are unknown, each reported once
         self._probes = {} if probes is None else probes
-        self._results: dict[tuple[object, ...], TensorSpec] = {}  # of expressions, shared by copies of a block
+        self._results: dict[
+            tuple[object, ...], TensorSpec
+        ] = {}  # specs of expressions; copies of a block have the same
 
     def scope(
         self,
@@ -160,12 +166,13 @@ class Inference:
         first_call: Graph | None = None,
         see_input: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
-        """Return (graph of a scope, specs of its outputs, function: edge -> values on sample rows). The graph is None
-        if something in it is unknown; the function returns None for unknown values.
+        """Infer the nodes of a scope (the model or a block). Return (graph, specs of its outputs, function from an edge
+        to its values on sample rows). The graph is None if something in it is unknown; the function returns None for
+        unknown values.
 
         `inputs`: specs; optional inputs that are not connected have no entry. `first_call`: if the scope is a block
-        that is called again, the graph of its first call, whose layer sizes are used. `see_input`: function (input) ->
-        its values on sample rows."""
+        that is called again, the graph of its first call, whose layer sizes are used. `see_input`: function from an
+        input to its values on sample rows."""
         state = _Scope(scope, dict(inputs), dict(origins), first_call, see_input)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
@@ -177,14 +184,13 @@ class Inference:
         return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
     def _report(self, diagnostic: Diagnostic) -> None:
-        """Add a diagnostic unless there is one with the same code and place (all copies of a block have the same
-        errors)."""
+        """Add a diagnostic, if there is none with the same code and place. (All copies of a block have the same
+        errors.)"""
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
     def _find_related(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
-        """Return, for a message, a reference to the node or field that computes each input, with the shape of the
-        input."""
+        """Return notes for a message: for each input, the node or field that computes it, with its shape."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
@@ -302,7 +308,7 @@ class Inference:
             expression = self._fix_sizes(node, inputs, specs, state)
             key = (expression.text, expression is node.expression, *specs.items())
             found = self._results.get(key) or probe_expression(expression, specs)
-            if expression is node.expression:  # unchanged, so that copies have the same
+            if expression is node.expression:  # otherwise the text has sizes of this call
                 self._results[key] = found
             given = None if node.expression.is_random else state.all_seen(inputs)
             seen = given and self._observer.expression(expression, given, found, node.span)
@@ -352,7 +358,7 @@ class Inference:
         error. The module keeps the sizes for which it was built."""
         target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
-            if node.target not in state.done:  # otherwise it comes first
+            if node.target not in state.done:  # it comes later in the recipe
                 self._report(reuse_before_target(node.span, node.name, node.target, origin.key_span))
             return None
         built_for = state.specs_built_for(node.target)
@@ -369,7 +375,7 @@ class Inference:
             return Node(node.name, "reuse", inputs, certain, target=node.target)
         own = (
             item.message for item in again.diagnostics if item.code != LAYER_REFUSED
-        )  # that message has the shapes only
+        )  # `reuse_does_not_fit` names only the shapes
         problem = next(own, None)
         self._report(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
         return None
@@ -406,9 +412,8 @@ def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
     def rename(text: str) -> str:
         return re.sub(rf"`{shape_error.field}(?=[`:])", f"`{param}", text)
 
-    hint = (
-        shape_error.help and rename(shape_error.help).partition(", or ")[0]
-    )  # a second way may not lead through the block
+    # only the first way of the hint: a second one may name a key that the block does not have
+    hint = shape_error.help and rename(shape_error.help).partition(", or ")[0]
     return shape_error._replace(message=rename(shape_error.message), help=hint)
 
 

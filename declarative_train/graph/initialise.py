@@ -47,10 +47,11 @@ class Start(Protocol):
 
 
 def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """Return the module of a plugin's layer with its initial values, on torch's current default device. If this is the
-    meta device, the values are stored on the module until `initialise` writes them, because a second construction could
-    load a pretrained model again. With `seed` None they are not stored. `inputs`: specs of the inputs. `path`: path of
-    the node."""
+    """Return the module of a plugin's layer with its initial values, on torch's current default device.
+
+    If this is the meta device, the values are stored on the module until `initialise` writes them into it. (A second
+    construction instead could load a pretrained model again.) With `seed` None they are not stored. `inputs`: specs of
+    the inputs. `path`: path of the node."""
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
@@ -62,8 +63,8 @@ def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], see
 
 
 def _detach_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Replace parameters and buffers by meta tensors. Tensors that were the same object are the same object afterwards.
-    Return {name: original tensor}, with every name of a shared tensor."""
+    """Replace parameters and buffers by meta tensors, and return the original tensors by name. A tensor that was shared
+    under several names is replaced by one meta tensor, and is returned under each name."""
     kept: dict[str, torch.Tensor] = {}
     empty: dict[torch.Tensor, torch.Tensor] = {}
     for path, part in module.named_modules():
@@ -98,7 +99,7 @@ def initialise(
     packed, cuts = find_packed(module), find_cuts(module)
     own_code |= inner_parts(module)
     with torch.no_grad():
-        for each in packed.values():  # before what is packed is unpacked
+        for each in packed.values():  # needed before `as_written` unpacks a weight
             each.reset_buffers()
         for part in list(module.modules()):
             _restore_values(part)
@@ -111,7 +112,9 @@ def initialise(
                     _fill_part(values, rule, seed, start.name, cuts[start.name])
                 elif not isinstance(rule, AsTheCodeDoes):
                     _fill(values, rule, seed, start.name)
-                elif start.init is not None:  # tied to a parameter of a plugin
+                elif (
+                    start.init is not None
+                ):  # the init comes from a parameter of a plugin, to which another one was tied
                     write_whole(values, _construct(rule.parameter, layers, seed))
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
@@ -156,8 +159,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value that the layer's own code gives to the parameter `name`. For this, a plugin's layer is
-    constructed."""
+    """Return the initial value that the code of the layer gives to the parameter `name`. If the layer is a plugin's, it
+    must be constructed for this."""
     path = next(path for path in _list_parents(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -179,8 +182,9 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init of the parameter `name` that is used if the recipe sets none; the parameter's layer defines it.
-    (Other parameters can be initialised with the result too, such as those that are tied to this one.)"""
+    """Return the init that the layer of the parameter `name` defines for it; it is used if the recipe sets none. If
+    only the layer's code knows the value, the result is an init that takes it from there, also for another parameter
+    (such as one that is tied to this one)."""
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
@@ -217,9 +221,9 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
-    """Draw this rank's part of a parameter with the init `rule`. If the ranks divide rows, whole blocks of rows are
-    drawn at once. If they divide columns, whole rows are drawn, a few at a time, and the rank keeps its columns. `cut`:
-    how the ranks divide the parameter."""
+    """Draw this rank's part of a parameter with the init `rule`. `cut`: how the ranks divide the parameter. If they
+    divide rows, whole blocks of rows are drawn at once. If they divide columns, whole rows are drawn, a few at a time,
+    and the rank keeps its columns of these rows."""
     shape = cut.whole_shape(parameter.shape)
     for values, first in blocks_of(parameter, cut):
         if cut.cut.dim == 0:
@@ -234,8 +238,8 @@ def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: R
 
 
 def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (view of a block, offset of the block in the whole parameter) for each contiguous block of a divided
-    parameter on this rank. `tensor`: this rank's part. `cut`: how the ranks divide the parameter."""
+    """Yield each contiguous block of a divided parameter that this rank has, as (view of the block, offset of the block
+    in the whole parameter). `tensor`: this rank's part of the parameter. `cut`: how the ranks divide the parameter."""
     rows = local_rows(tensor)
     assert rows is not None
     for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):

@@ -19,7 +19,7 @@ from declarative_train.components.plugin_layer import read_random_states, seed_g
 from declarative_train.core.tensor_spec import TensorSpec
 
 ROWS, FEWER = 6, 4
-_TOLERANCE = 1e-4  # of the largest value: other numbers of rows are added up in another order
+_TOLERANCE = 1e-4  # relative to the largest value: with another number of rows, sums have another order
 
 Inputs = Sequence[TensorSpec | None]
 When = Literal["training", "evaluation"]
@@ -52,7 +52,7 @@ def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in
     of the arguments of `forward`; None for an input that is not connected. `device`: on any device but the CPU, it
     stays unknown whether the module draws or mixes. `mixes_in_training`: the plugin declares that the layer mixes
     samples in training; this is returned whatever the run shows."""
-    unregistered = tuple(_find_unregistered(module))  # before a forward, which may leave caches
+    unregistered = tuple(_find_unregistered(module))  # before a forward, which may store more tensors in the module
     draws: bool | None = None
     mixes: list[When] = []
     module.eval()

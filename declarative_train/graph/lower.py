@@ -30,12 +30,12 @@ class Lowered:
     graph        graph of the model
     terms        losses
     measures     metrics
-    sources      name of a tensor that a loss or metric reads -> its name in the batch or among the model's outputs
-    specs        name of such a tensor in the objective -> its shape and dtype
-    parameters   name -> shape, in the order of the graph
+    sources      name of a tensor that a loss or metric reads -> its name in the batch or in the outputs of `graph`
+    specs        name of a tensor that a loss or metric reads -> its spec
+    parameters   name of a parameter -> its shape, in the order of the graph
     maps         path of a linear map, which may have an adapter -> (out, in)
     tables       names of weights that can be stored in fewer bits: those of linear maps and embeddings
-    facts        nodes of the model that draw random numbers or mix samples
+    facts        properties of nodes of the model, such as that a node draws random numbers or mixes samples
     units        paths of the modules that are sharded, recomputed and compiled one by one"""
 
     batch_graph: Graph
@@ -61,11 +61,11 @@ class Lowered:
 def lower(
     recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
 ) -> tuple[Lowered | None, list[Diagnostic]]:
-    """Return (lowered recipe or None, diagnostics). `fields`: shape and dtype of each field. `sample`: real rows, on
-    which nodes that depend on fields alone are evaluated.
+    """Lower a recipe, and return (result, diagnostics); the result is None if there is an error. `fields`: spec of each
+    field. `sample`: real rows, on which nodes that depend on fields alone are evaluated.
 
-    In the graph, float32 means the precision of the training. So with `precision: fp64` a float64 field is float32 in
-    the graph, and ranks convert fields and model to float64."""
+    With `precision: fp64`, float64 fields are float32 in the graph, because float32 stands for the precision of the
+    training there. The ranks convert fields and model to float64."""
     precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}

@@ -45,11 +45,11 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function (name) -> tensor of the merged model, which is the graph without adapters.
+    """Return a function from the name of a tensor to its value in the merged model, which has no adapters.
 
-    `names`: names of the tensors of `graph`. `read`: function (name) -> tensor of `graph`. The adapters' tensors are
-    read immediately. Each weight is read and merged when the returned function is called. It is merged in float64 and
-    returned in its own dtype."""
+    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor of `graph`, with which
+    adapters' tensors are read now, and other tensors when the returned function is called. Weights are merged in
+    float64 and returned in their own dtype."""
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx, nn
 
-_BEFORE = "_node_"  # no name of a recipe begins so
+_BEFORE = "_node_"  # no name in a recipe begins like this
 
 
 @cache
@@ -92,9 +92,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module that has each of `modules` as an attribute. It is the root for an `fx.GraphModule`, which copies
-    modules from it in the order of the graph; `named_parameters` has the same order. (From a dictionary, fx would copy
-    the modules sorted by depth.)"""
+    """Return a module that has each of `modules` as an attribute, in this order, as the root of an `fx.GraphModule`.
+    (If fx gets a dictionary instead of a root, it sorts the modules by depth, and so the parameters.)"""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)

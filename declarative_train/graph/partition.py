@@ -11,9 +11,12 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Return (graph of the nodes that are computed from fields alone, graph of the model). `graph.outputs` must be all
-    values that losses and metrics read, fields included. `bound_to_model`: names of parameters, and paths of layers
-    that draw random numbers or mix samples; their nodes always belong to the model."""
+    """Divide a graph into the nodes that are computed from fields alone and the model: return (batch graph, model
+    graph).
+
+    `graph.outputs` must be all values that losses and metrics read, fields included. `bound_to_model`: names of
+    parameters, and paths of layers that draw random numbers or mix samples. A node with one of these, and each node
+    that depends on it, belongs to the model."""
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
@@ -51,8 +54,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` and `outputs`. Its inputs are the fields that they read, and the entries of the batch
-    that they read. `made`: {name in the batch: edge of `graph`}."""
+    """Return a graph of `nodes` and `outputs` whose inputs are the fields and other entries of the batch that they
+    read. `made`: dict from the name of such another entry to the edge of `graph` that computes it."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -85,8 +88,9 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return the graph in which blocks are replaced by the nodes inside them: each block that contains one of the paths
-    `units`. A library's model with parts is replaced by its parts. A block that is called again is not replaced."""
+    """Return a copy of the graph in which each block that contains one of the paths `units` is replaced by the nodes
+    inside it. A library's model that has a graph of its parts is replaced by these parts. A block that is called again
+    stays."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -125,8 +129,8 @@ def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """Return the pipeline stages of a graph that `open_blocks` returned. `stages`: the names of the nodes of each
-    stage."""
+    """Divide a graph into pipeline stages. `graph`: a result of `open_blocks`. `stages`: for each stage, the names of
+    its nodes."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _find_last_stages(graph, place, last)

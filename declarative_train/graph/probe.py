@@ -60,7 +60,7 @@ class BatchMovedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Probed:
     """Result of running a layer. `outputs`: specs of its outputs. `parameters`: shapes by name within the layer.
-    `habits`: the behaviour of a plugin's layer."""
+    `habits`: the behaviour of the layer, if it is a plugin's."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
@@ -155,9 +155,9 @@ def _in_memory(layer: Layer, inputs: Specs) -> nn.Module:
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return {path of a linear map within the module ("" for the module itself): (out, in)}. Left out are linear maps
-    inside another one, such as those of its adapter, and linear maps whose weight is shared with another part of the
-    module, such as a tied head."""
+    """Return a dict from the path of each linear map in the module ("": the module itself) to its shape (out, in).
+    Linear maps inside another linear map, such as those of its adapter, are left out. So are linear maps that share
+    their weight with another part of the module, such as a tied head."""
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1
@@ -317,8 +317,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return `spec` with a range of values. The range follows from the ranges of the inputs, by the expression that is
-    equivalent to the layer."""
+    """Return `spec`, the spec of a layer's output, with a range of values. The range is computed from the ranges of the
+    inputs, by the expression that is equivalent to the layer."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:

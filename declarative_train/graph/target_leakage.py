@@ -1,8 +1,8 @@
-"""Search for target leakage: columns that the model reads and from which the target follows.
+"""Search for target leakage: columns that the model reads and that are the target in another form.
 
-A column of classes is equivalent to the target if each value of one occurs with exactly one value of the other; a
-column of numbers, if it is a multiple of the target plus a constant. First the first training rows are compared.
-Columns that are equivalent there are compared on all rows of the sample."""
+If the target is a class, such a column has one value for each class and no value for two classes. If the target is a
+number, such a column is a multiple of the target plus a constant. First the first training rows are compared. Columns
+that match there are compared on all rows of the sample."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from declarative_train.graph.checks.objective import target_in_disguise
 from declarative_train.recipe.model.tree import inputs_before
 from declarative_train.recipe.recipe import Recipe
 
-_ROWS = 2048  # looked at first
-_LEAST_ROWS = 20  # fewer agree by chance
+_ROWS = 2048  # rows that are compared first
+_LEAST_ROWS = 20  # fewer rows may match by chance
 _MOST_CLASSES = 100
-_MOST_COLUMNS = 1024  # of a field: more are pixels or the like
+_MOST_COLUMNS = 1024  # a field with more columns is an image or the like
 _ROUNDING = 1e-10  # of a correlation of float32 values
 
 
@@ -76,8 +76,8 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """Return whether each value of a column occurs with exactly one of `classes` (0, 1, ... without a gap), and each
-    class with one value. Return False if there is only one class, or more than _MOST_CLASSES."""
+    """Return whether `column` has one value for each of `classes`, and no value for two. `classes`: class of each row,
+    numbered 0, 1, ... without a gap. Return False if there is only one class, or more than _MOST_CLASSES."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

@@ -1,9 +1,9 @@
 """Sequence parallelism (`sequence: true`): division of the tokens between the layers that the ranks of `tensor` divide.
 
-As in Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: the partial outputs of a
-divided layer are summed and scattered, so that each rank has the sums of its own tokens only. Norms and residual sums
-work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is divided along T. It
-stays whole if a node that computes or reads it needs all tokens, or if it is sent to another pipeline stage."""
+The partial outputs of a divided layer are summed and scattered, so that each rank has the sums of its own tokens only.
+Norms and residual sums work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is
+divided along T. It is not divided if a node that computes or reads it needs all tokens, or if it is sent to another
+pipeline stage. (Korthikanti et al., Reducing activation recomputation in large transformer models, 2022)"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """Division of the tokens around a layer. `reads`, `writes`: whether its input and its output have all tokens or
-    only those of this rank. `is_each`: the layer computes each token separately."""
+    """Division of the tokens of a layer's input (`reads`) and of its output (`writes`). `is_each`: the layer computes
+    each token separately."""
 
     reads: State
     writes: State
@@ -37,9 +37,9 @@ class TokenCut:
 def divide_tokens(
     graph: Graph, roles: Mapping[str, Role], size: int, stage_of: Callable[[str], int | None]
 ) -> dict[str, TokenCut]:
-    """Return {layer: TokenCut} for the layers that read or write divided tokens. `graph`: a graph without blocks.
-    `roles`: {name of a node: what it does with tokens}. `size`: number of parts into which the tokens are divided.
-    `stage_of`: function (name of a node) -> its pipeline stage."""
+    """Return a dict from the name of each layer that reads or writes divided tokens to its TokenCut. `graph`: a graph
+    without blocks. `roles`: role of each node, by name. `size`: number of parts into which the tokens are divided.
+    `stage_of`: function from the name of a node to its pipeline stage."""
     specs = graph.specs()
     made_by = {f"{node.name}:{output}": node for node in graph.nodes for output in node.outputs}
     readers: dict[Edge, list[str]] = {edge: [] for edge in specs}
@@ -83,8 +83,8 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of `node` that cannot be divided, because the node needs all their tokens. `role`: what the node
-    does with tokens. `divided`: the edges that are still considered divided. `size`: number of parts."""
+    """Return the edges of `node` that cannot be divided, because the node needs all their tokens. `divided`: the edges
+    that are still considered divided. `size`: number of parts."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":
