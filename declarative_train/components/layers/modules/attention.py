@@ -26,9 +26,14 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Sizes and options of the heads of an attention layer. `rotary`: angles of rotary positions, or None for
-    no rotary positions. `window`: the greatest number of positions that a position may see, including
-    itself. `scale`: factor on the products of queries and keys; None means 1 / sqrt(head_width).
+    """Sizes and options of the heads of an attention layer.
+
+    `rotary`: angles of rotary positions; None for a layer without rotary positions. `qk_norm`: normalise queries and
+    keys by their root mean square. With `qk_norm_zero_centered` the learned scale of this norm is 1 + the parameter.
+    `fused`: queries, keys and values come from one matrix, `qkv`. `window`: the number of keys that a query sees at
+    most: its own position and those just before it. `scale`: factor on the products of queries and keys; None means 1
+    / sqrt(head_width). `softcap`: limit c of a product p, which becomes c * tanh(p / c). `sinks`: the softmax of each
+    head has one more logit, a learned number, whose weight is then dropped.
     """
 
     num_heads: int
@@ -57,16 +62,18 @@ class Heads:
 
     @property
     def needs_weights(self) -> bool:
-        """True if an option (`softcap` or `sinks`) needs the attention weights of all pairs in memory, because no
-        fused kernel of torch has that option.
+        """True if all attention weights must be held in memory. An option (`softcap`, `sinks`) that no fused kernel of
+        torch has is the reason.
         """
         return self.softcap is not None or self.sinks
 
 
 class SelfAttentionModule(nn.Module):
-    """Module of the layer `self_attention`, from x (B, ..., T, D) to (B, ..., T, D). `mask`: bool, (B, ..., T)
-    or (B, ..., T, T), or None. `segments`, `positions`: integers (B, ..., T), or None. `num_positions`: one
-    more than the largest position, if positions are given.
+    """Module of the layer `self_attention`, from x (B, ..., T, D) to (B, ..., T, D).
+
+    `mask`: bool, (B, ..., T) or (B, ..., T, T), True where a position may be seen; None means everywhere. `segments`:
+    integers (B, ..., T); a position sees only positions with the same number. `positions`: integers (B, ..., T) for
+    the rotary angles; None means 0 to T - 1. `num_positions`: one more than the largest number in `positions`.
     """
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
@@ -88,7 +95,7 @@ class SelfAttentionModule(nn.Module):
         self.context: ContextRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's heads from now on. The caller replaces the parameters by the parts that belong
+        """Make the module compute only this rank's heads. The caller replaces each parameter by the part that belongs
         to these heads.
         """
         _divide(self, ranks)
@@ -160,9 +167,11 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys and values (B, G, T, K) of x (B, T, D). Queries and keys are rotated
-        by `positions` (B, T) or, if this is None, by the positions `start`, `start` + 1 and so on. `length`: a
-        number above all positions, the length of the table of angles; None: computed here.
+        """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D).
+
+        Queries and keys are rotated by the angles of `positions` (B, T). If `positions` is None, the positions are
+        `start`, `start` + 1 and so on. `length`: the number of positions in the table of angles, more than the largest
+        position. None: the function derives it from the other arguments.
         """
         heads = self.heads
         if heads.fused:
@@ -184,8 +193,8 @@ class SelfAttentionModule(nn.Module):
         return q_BHTK, k_BGTK, v_BGTK
 
     def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """Return the layer's output (B, T, D) for the last T positions of a sequence. `k_BGSK`, `v_BGSK`: keys and
-        values of all S positions. Used in evaluation, for causal layers without a mask.
+        """Return the layer's output (B, T, D) for the last T of S positions, given their queries and all keys and
+        values. Evaluation uses it for causal layers without a mask.
         """
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
@@ -194,8 +203,9 @@ class SelfAttentionModule(nn.Module):
 
 
 class CrossAttentionModule(nn.Module):
-    """Module of the layer `cross_attention`, from query (B, ..., T, D) and context (B, ..., S, E) to (B, ...,
-    T, D). `mask`: bool, (B, ..., S) or (B, ..., T, S), or None.
+    """Module of the layer `cross_attention`, from query (B, ..., T, D) and context (B, ..., S, E) to (B, ..., T, D).
+    `mask`: bool, (B, ..., S) or (B, ..., T, S), True where a position of the context may be seen; None means
+    everywhere.
     """
 
     def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
@@ -212,7 +222,7 @@ class CrossAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's heads from now on. The caller replaces the parameters by the parts that belong
+        """Make the module compute only this rank's heads. The caller replaces each parameter by the part that belongs
         to these heads.
         """
         _divide(self, ranks)
@@ -254,10 +264,9 @@ def attend(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key.
-    A query that may see no key gives 0 and has no gradient, because its softmax would be nan.
-    `heads.window` is used only if `causal`. `sinks_H`: for each head, the logit of an additional key
-    without a value.
+    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key. A query
+    that may see no key gives 0 and has no gradient, because its softmax would be nan. `heads.window` is used only if
+    `causal`. `sinks_H`: the additional logit of each head (`Heads.sinks`).
     """
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.needs_weights):
@@ -290,9 +299,9 @@ def attend_allowed(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K). `allowed`: (B, 1, 1, S) or (B, 1, T, S), True where a query
-    may see a key; None means everywhere. `every`: whether each query may see at least one key. Other
-    queries give 0.
+    """Return the attention output (B, H, T, K). A query that may see no key gives 0. `allowed`: (B, 1, 1, S) or (B, 1,
+    T, S), True where a query may see a key; None means everywhere. `every`: the caller knows that each query may see
+    at least one key, so that the search for the others is skipped.
     """
     if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads, sinks_H)
@@ -310,9 +319,9 @@ def _weigh_values(
     heads: Heads,
     sinks_H: Tensor | None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K): softmax of the products of queries and keys, times values. The
-    options `softcap` and `sinks` are computed without a fused kernel; then `causal` is not used, and
-    `allowed` must contain the causal mask.
+    """Return the attention output (B, H, T, K): the softmax of the products of queries and keys, times the values.
+    With `softcap` or `sinks` no fused kernel is used. Then `causal` has no effect, and `allowed` must contain the
+    causal mask.
     """
     k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if not heads.needs_weights:
@@ -334,9 +343,9 @@ def _weigh_values(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """Return a mask (B, 1, T, T) of queries and keys. It is True where query and key are in the same segment
-    and neither `mask`, the causal order nor the window forbids the pair. `segments` (B, T): number of the
-    segment of each position.
+    """Return a mask (B, 1, T, T), True where a query may see a key. Both must be in the same segment, and neither
+    `mask`, the causal order nor the window may forbid the pair. `segments` (B, T): the number of the segment of each
+    position.
     """
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
@@ -348,9 +357,8 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """Return keys and values with each head repeated `shared` times, once for each query head that uses it.
-    torch can do without these copies only in some kernels: on the CPU or with a mask its kernel for shared
-    key heads is slow.
+    """Return keys and values with each head repeated `shared` times, once for each query head that uses it. torch's
+    kernel that needs no such copies is slow on the CPU and with a mask.
     """
     if shared == 1:
         return k_BGSK, v_BGSK
@@ -359,15 +367,15 @@ def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, T
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
     """Return a causal mask (T, S) for queries at the last T of S positions. A query may see the key of its own
-    position and of earlier ones; with `window`, only the last `window` of these.
+    position and those before it. With `window`, it sees only the last `window` of these.
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch has a fast kernel for these tensors in which several query heads share one key
-    head. Then keys and values need not be repeated.
+    """Return whether torch has a fast kernel for these tensors that takes fewer key heads than query heads. If it has,
+    keys and values need not be repeated.
     """
     if not q_BHTK.is_cuda:
         return False
@@ -379,8 +387,8 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """Return whether flash attention is enabled and supported on the GPU with number `device`. torch.compile
-    evaluates this function once and uses the result as a constant (`engine/step/compiled.py`).
+    """Return whether flash attention is enabled and supported on the GPU with number `device`. torch.compile calls
+    this function while it traces, and uses the result as a constant (`engine/step/compiled.py`).
     """
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST

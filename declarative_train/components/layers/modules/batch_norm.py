@@ -18,13 +18,12 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 
 
 class BatchNormModule(nn.Module):
-    """Batch normalisation of (B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples,
-    then scale and shift.
+    """Batch normalisation of (B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then
+    scale and shift.
 
-    Padding rows come last and belong to no group; they are normalised separately, so that their values stay
-    finite. Running statistics are updated once per step by `fold` (see `sample_groups.py`), and
-    `reset_buffers` resets them. A group with only one value per channel, such as a last group of a single
-    sample, has no variance and is left out of the running statistics.
+    Padding rows come last and belong to no group; they are normalised separately, so that their values stay finite.
+    `fold` updates the running statistics once per step (`sample_groups.py`). A group with only one value per channel,
+    such as a last group of one sample, has no variance, so the running statistics ignore it.
     """
 
     running_mean: Tensor
@@ -52,8 +51,8 @@ class BatchNormModule(nn.Module):
         self.pending: Tensor | None = None  # sums over groups: C means, C variances, number of groups
 
     def reset_buffers(self) -> None:
-        """Write the start values of the running statistics. Called after `to_empty`, which leaves buffers without
-        values.
+        """Write the start values of the running statistics. The caller has called `to_empty`, which leaves buffers
+        without values.
         """
         with torch.no_grad():
             self.running_mean.zero_()
@@ -77,7 +76,7 @@ class BatchNormModule(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return weight and bias in the dtype of the running statistics; with `fully_shard` the parameters may be
+        """Return weight and bias in the dtype of the running statistics, because `fully_shard` may have cast them to
         bfloat16.
         """
         if self.weight is None or self.bias is None:
@@ -85,8 +84,8 @@ class BatchNormModule(nn.Module):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Return the first `real` rows of `x`, normalised in groups of `size` rows: one tensor with all complete
-        groups, then one with the last group if this is smaller.
+        """Return the first `real` rows of `x`, normalised in groups of `size` rows, as a list of one or two tensors.
+        The first tensor has all complete groups, the second the last group if it is smaller.
         """
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
@@ -95,10 +94,11 @@ class BatchNormModule(nn.Module):
         return pieces
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
-        """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the mean and variance of
-        the group. The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is
-        enough. `counts`: whether to add the statistics of the groups to the pending sums. The kernel is called
-        with momentum 1, and so returns mean and unbiased variance of these rows alone.
+        """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the group's mean and variance.
+
+        The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. `counts`:
+        add the statistics of the groups to `pending`. The kernel writes them as running statistics: with momentum 1
+        these are the mean and the unbiased variance of the given rows alone.
         """
         C = self.num_features
         weight, bias = self._scale_and_shift()
@@ -122,8 +122,8 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return this rank's rows `x` of a group, normalised over the whole group. The rows of the group are
-        divided over `span` neighbouring ranks; `x` may have no rows.
+        """Return this rank's rows `x` of a group, normalised by the mean and variance of the whole group. The rows of
+        the group are on `span` neighbouring ranks. A rank may have no rows, but must call this method.
         """
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
@@ -141,8 +141,8 @@ class BatchNormModule(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """Return the sums over the groups since the last call, (2C + 1,): means, variances and the number of
-        groups. Then start new sums.
+        """Return a vector (2 C + 1,) of sums over the groups since the last call, and start new sums. The sums are C
+        means, C variances and the number of groups.
         """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
@@ -150,10 +150,11 @@ class BatchNormModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the running statistics of each module. `pending`: for each module the sums of `take_pending`,
-        added up over the ranks; the update uses their mean over the groups. A module without groups is
-        unchanged, and all modules are if `finite` is false. Modules with the same momentum are updated
-        together, to launch fewer kernels: for a ResNet-50 these would be 640.
+        """Update the running statistics of each module by the means over its groups.
+
+        `pending`: the vector of `take_pending` of each module, added up over the ranks. A module without groups is not
+        changed; no module is changed if `finite` is false. Modules with the same momentum are updated together,
+        because one update per module would launch 640 kernels for a ResNet-50.
         """
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
@@ -169,10 +170,9 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Differentiable normalisation over the rows of all ranks of a process group. Input: x (R, C, ...) on each
-    rank; R may be 0. Outputs: normalised x, and over all ranks the mean (C,), the biased variance (C,) and
-    the count (1,). Forward and backward need one reduction each. The gradients of weight and bias are those
-    of this rank's rows only.
+    """Differentiable normalisation over the rows of all ranks of a process group. Input: x (R, C, ...) on each rank; R
+    may be 0. Outputs: the normalised x, and the mean (C,), the biased variance (C,) and the count (1,) over all ranks.
+    Forward and backward have one reduction each. The gradients of weight and bias are those of this rank's rows only.
     """
 
     @staticmethod
@@ -222,12 +222,12 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place. A group is then the
-    samples of one forward on one rank.
+    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place. A group is then all samples
+    that one forward has on one rank.
 
-    Only the class of each module changes; names, tensors, hooks and references stay. Subclasses with their
-    own `forward`, modules without running statistics, and modules with `momentum` None (a cumulative
-    average) are not replaced.
+    Only the class of each module changes; names, tensors, hooks and references stay. Three kinds are not replaced:
+    subclasses with their own `forward`, modules without running statistics, and modules with `momentum` None (a
+    cumulative average).
     """
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:

@@ -1,8 +1,6 @@
-"""Context parallelism: the positions of each sequence are divided over the ranks of the `context` axis.
-For attention the ranks exchange keys and values.
-
-The T positions of a sequence are divided into 2 N chunks for N ranks. Rank i has the chunks i and 2 N -
-1 - i, so that with causal attention all ranks compute equally many pairs of queries and keys.
+"""Context parallelism: the positions of each sequence are divided over the ranks of the `context` axis. For attention
+the ranks exchange keys and values. A sequence of T positions is divided into 2 N chunks for N ranks. Rank i has the
+chunks i and 2 N - 1 - i, so that with causal attention all ranks compute equally many pairs of queries and keys.
 """
 
 from __future__ import annotations
@@ -14,33 +12,35 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis, each of which has two chunks of the positions of a sequence. Sequences of
-    different batches may have different lengths. `in_ring`: whether keys are sent around the ranks one by one;
-    otherwise each rank gathers all keys.
+    """Ranks of the `context` axis, each of which has two chunks of the positions of a sequence. Sequences of different
+    batches may have different lengths. `in_ring`: keys are sent around the ranks one by one; if False, each rank
+    gathers all keys.
     """
 
     def __init__(self, peers: Peers, *, in_ring: bool = False) -> None:
         self._peers, self.in_ring = peers, in_ring
 
     def firsts(self, chunk: int, rank: int | None = None) -> tuple[int, int]:
-        """Return the first position of each of the two chunks, of `chunk` positions, of `rank`; None: of this
-        rank.
+        """Return the first positions of the two chunks that a rank has. `chunk`: number of positions of a chunk.
+        `rank`: None means this rank.
         """
         rank = self._peers.rank if rank is None else rank
         return rank * chunk, (2 * self._peers.size - 1 - rank) * chunk
 
     def whole_length(self, x: Tensor) -> int:
-        """Return the number of positions of the sequence of which this rank has `x` (B, T / N, ...)."""
+        """Return the length T of a sequence, given this rank's part `x` (B, T / N, ...)."""
         return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
-        """Return all ranks in the order in which this rank gets their keys. This rank is the first."""
+        """Return the numbers of all ranks, in the order in which their keys arrive at this rank. This rank is the
+        first.
+        """
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
-        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the
-        rank to which the values of `x` belong. If `owner` is the last rank in `owners()`, `x` has been on all
-        ranks: nothing is sent, and `x` is returned.
+        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the rank
+        whose values `x` has. If this is the last of `owners()`, all ranks have had `x`: nothing is sent, and `x` is
+        returned. None: always send.
         """
         rank, size = self._peers.rank, self._peers.size
         if owner == (rank + 1) % size:
@@ -50,30 +50,30 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, num_own: int, device: torch.device) -> Tensor:
-        """Return the indices in the sequence of this rank's `num_own` positions, (T / N,)."""
+        """Return the positions (T / N,) in the sequence that this rank has. `num_own`: their number."""
         chunk = num_own // 2
         return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 
     def take(self, whole: Tensor) -> Tensor:
-        """Return the positions of `whole` (B, T, ...) that belong to this rank, (B, T / N, ...)."""
+        """Return this rank's part (B, T / N, ...) of `whole` (B, T, ...)."""
         chunk = whole.shape[1] // (2 * self._peers.size)
         return torch.cat([whole[:, first : first + chunk] for first in self.firsts(chunk)], 1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...), given this rank's positions `x` (B, T / N, ...). In the backward, each
-        rank gets the gradients of its own positions, summed over the ranks.
+        """Return all positions (B, T, ...), given this rank's part `x` (B, T / N, ...). In the backward, each rank
+        gets the gradients of its own positions, summed over the ranks.
         """
         return exchange(x, self._gather, self._sum)
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. Each rank uses the sum in its part of the loss, so the backward
-        sums the gradients of all ranks.
+        """Return the sum of `x` over the ranks. The backward sums the gradients over the ranks too, because each rank
+        uses the sum for its part of the loss.
         """
         return exchange(x, self._peers.sum, self._peers.sum)
 
     def gather_words(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...) of a tensor of integers or booleans, given this rank's positions `x`
-        (B, T / N, ...).
+        """Return all positions (B, T, ...), given this rank's part `x` (B, T / N, ...), of integers or booleans. Not
+        differentiable.
         """
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
 

@@ -1,7 +1,8 @@
 """Tensor parallelism: a layer is divided over the ranks of the `tensor` axis, with communication before and after it.
 
-Shoeybi et al., Megatron-LM, 2019: the input of a divided layer is the same on all ranks, and its gradient is summed
-over the ranks (`enter`); the outputs are summed, and the gradient of the sum is the same on all ranks (`add`).
+Shoeybi et al., Megatron-LM, 2019. Before a divided layer (`enter`), the input is the same on all ranks, and the
+backward sums its gradient over the ranks. After the layer (`add`), the outputs are summed over the ranks, and the
+gradient of the sum is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ class Peers(Protocol):
 
 class TensorRanks:
     """Ranks of the `tensor` axis, with differentiable communication. This process is number `index` of `size`.
-
-    `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output, or only a
-    part of the tokens; values as in `graph/token_cuts.py`.
+    `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output ("whole"), or only a
+    part of the tokens ("tokens"); `graph/token_cuts.py` describes all values.
     """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
@@ -56,7 +56,7 @@ class TensorRanks:
         return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks; if `writes` is "tokens", only this rank's tokens of the sum. In
+        """Return the sum of `x` over the ranks. If `writes` is "tokens", return only this rank's tokens of the sum. In
         the backward, each rank gets the gradient of the whole sum.
         """
         if self._writes == "tokens":
@@ -64,33 +64,34 @@ class TensorRanks:
         return exchange(x, self._sum, _identity)
 
     def join(self, x: Tensor) -> Tensor:
-        """Return the features of all ranks, (..., F * size), given this rank's features `x` (..., F). In the
-        backward, each rank gets the gradient of its own features.
+        """Return the features of all ranks, (..., F * size), given this rank's features `x` (..., F). In the backward,
+        each rank gets the gradient of its own features.
         """
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def split(self, x: Tensor) -> Tensor:
-        """Return this rank's part of the features of `x` (..., F), a tensor that is equal on all ranks. In the
-        backward, the gradients of all parts are gathered.
+        """Return this rank's part of the features of `x` (..., F), which is equal on all ranks. In the backward, the
+        gradients of all parts are gathered.
         """
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, for layers that are divided, so that each
-        rank computes a part of the gradient. In the backward, each rank gets the gradients of its own tokens,
-        summed over the ranks.
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a divided layer. Each rank
+        computes a part of the gradient. So in the backward, each rank gets the gradients of its own tokens, summed
+        over the ranks.
         """
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, for a layer that every rank computes as a
-        whole. In the backward, each rank gets the gradient of its own tokens, without a sum over the ranks.
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a layer that is not divided.
+        Every rank computes the whole gradient. So in the backward, each rank gets the gradient of its own tokens,
+        without a sum over the ranks.
         """
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """Return this rank's tokens of `x` (B, T, ...), a tensor that is equal on all ranks. In the backward, the
-        gradients of all tokens are gathered.
+        """Return this rank's tokens of `x` (B, T, ...), which is equal on all ranks. In the backward, the gradients of
+        all tokens are gathered.
         """
         return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 
@@ -117,9 +118,7 @@ class TensorRanks:
 
 
 class _Exchange(torch.autograd.Function):
-    """Differentiable communication: a function that the forward applies to the tensor, and another that the
-    backward applies to the gradient.
-    """
+    """Autograd function that applies `ahead` to a tensor, and `back` to its gradient in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ahead: Exchange, back: Exchange) -> Tensor:
@@ -142,10 +141,11 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace parameters of `part`, a module on the meta device, by this rank's parts of them. `cuts`:
-    parameter name -> how it is divided; `cuts` is also stored on the module, because sharding later
-    replaces the tensors. `made`: whole parameter -> this rank's part; new pairs are added, so that
-    parameters that several modules share stay shared.
+    """Replace parameters of `part`, a module on the meta device, by the parts that this rank holds.
+
+    `cuts`: parameter name -> how the parameter is divided. It is also stored on the module, because sharding later
+    replaces the tensors. `made`: whole parameter -> this rank's part. The function adds the new pairs, so that a
+    parameter of several modules is replaced by the same part in each.
     """
     for name, cut in cuts.items():
         whole = part._parameters[name]
@@ -160,9 +160,9 @@ def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn
 
 
 def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
-    """Replace parameters of `model`, which is on the meta device, by this rank's parts of them. `cuts`: full
-    parameter name -> how the parameter is divided. Names in modules that the model does not have are
-    ignored.
+    """Replace parameters of `model`, which is on the meta device, by the parts that this rank holds. `cuts`: full
+    parameter name -> how the parameter is divided. Modules that the model does not have, such as those of other
+    pipeline stages, are ignored.
     """
     by_owner: dict[str, dict[str, RankCut]] = {}
     modules, made = dict(model.named_modules()), dict[Tensor, nn.Parameter]()
@@ -175,9 +175,7 @@ def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
 
 
 def find_cuts(model: nn.Module) -> dict[str, RankCut]:
-    """Return how each divided parameter of `model` is cut, by its name. Only parameters of which this rank
-    holds a part are included.
-    """
+    """Return a dict from the name of each divided parameter of `model` to how it is divided."""
     return {
         f"{path}.{name}": cut for path, part in model.named_modules() for name, cut in getattr(part, _CUTS, {}).items()
     }

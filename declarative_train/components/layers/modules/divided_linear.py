@@ -9,7 +9,7 @@ from declarative_train.components.layers.modules.packed import Packed, product
 
 
 class ColumnLinear(nn.Linear):
-    """Linear layer with this rank's part of the output features: (B, ..., in) to (B, ..., out / size)."""
+    """Linear layer that computes this rank's part of the output features: (B, ..., in) to (B, ..., out / size)."""
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         nn.Module.__init__(self)
@@ -22,8 +22,8 @@ class ColumnLinear(nn.Linear):
 
 
 class GatheredLinear(ColumnLinear):
-    """Linear layer with this rank's part of the output features, which then gathers the outputs of all ranks:
-    (B, ..., in) to (B, ..., out).
+    """Linear layer that computes this rank's part of the output features and gathers those of the other ranks: (B,
+    ..., in) to (B, ..., out).
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -31,8 +31,8 @@ class GatheredLinear(ColumnLinear):
 
 
 class RowLinear(ColumnLinear):
-    """Linear layer with this rank's part of the input features. The outputs of all ranks are summed: (B, ...,
-    in / size) to (B, ..., out). Every rank has the whole bias, which is added after the sum.
+    """Linear layer that multiplies this rank's part of the input features and sums the results over the ranks: (B,
+    ..., in / size) to (B, ..., out). Every rank has the whole bias, which is added after the sum.
     """
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
@@ -48,9 +48,11 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 
 def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
-    """Return a linear layer that computes this rank's part of `linear`, which may have an adapter. The caller
-    replaces the parameters. `kind`: how the layer is divided (`LayerCut.kind`); "heads" is for a projection
-    inside an attention layer.
+    """Return a linear layer that computes this rank's part of `linear`. The caller replaces the parameters by their
+    parts.
+
+    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a projection inside an attention layer, which
+    communicates itself. A layer with a method `divide`, such as one with an adapter, divides itself and is returned.
     """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)

@@ -1,5 +1,6 @@
-"""Attention within packed documents (several texts in one row) by torch's varlen attention, which needs no
-mask for each pair of positions. It is used on GPUs that support it; otherwise `attention.py` uses a
+"""Attention within packed documents (several texts in one row) by torch's varlen attention.
+
+This needs no mask for each pair of positions. It is used on GPUs that support it; on others `attention.py` uses a
 mask.
 
 B batch, T tokens, H heads, G key heads, K head width, N documents of all rows.
@@ -27,8 +28,8 @@ _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents of a batch, whose rows are joined to one sequence of B * T tokens. `starts` (N + 1,) int32:
-    the index of the first token of each document, then B * T. `longest`: length of the longest document.
+    """Documents of a batch, whose rows are joined to one sequence of B * T tokens. `starts` (N + 1,) int32: the index
+    of the first token of each document, then B * T. `longest`: length of the longest document.
     """
 
     starts: Tensor
@@ -37,8 +38,8 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """Return torch's varlen attention function, or None if this version of torch has no such function with the
-    arguments for a window and a scale.
+    """Return torch's varlen attention function, or None if this version of torch lacks the function or its arguments
+    `window_size` and `scale`.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -49,9 +50,9 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether the varlen kernel can be used for these queries. It needs half precision, a GPU and a
-    head width that support it, no dropout and no torch.compile. `needs_weights`: whether the attention
-    weights of all pairs are needed; the kernel does not give them.
+    """Return whether the varlen kernel can be used for these queries. The kernel needs half precision, a GPU and a
+    head width that it supports. It has no dropout, does not work under torch.compile, and does not return the
+    attention weights. `needs_weights`: the layer needs these weights.
     """
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
@@ -67,8 +68,8 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """During the `with` block, treat fake tensors, which have no real device, as tensors on a GPU that has the
-    kernels if `is_gpu`, else as tensors on a device without them.
+    """Set, for the `with` block, whether fake tensors count as tensors on a GPU that has the kernels. (A fake tensor
+    has no real device.)
     """
     token = _pretended_gpu.set(is_gpu)
     try:
@@ -78,25 +79,23 @@ def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor is a FakeTensor, which the memory estimate uses. The class is looked up among
-    the imported modules, because importing its module is slow.
+    """Return whether a tensor is a FakeTensor, torch's tensor without values, which the memory estimate uses. The
+    class is looked up among the imported modules, because importing its module is slow.
     """
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 class DocumentTable:
-    """Cache of the documents of the current batch, shared by all attention layers of a model. To find the
-    documents, the host must wait for the device, so this is done once per batch.
+    """Cache of the documents of the current batch, shared by all attention layers of a model. The host must wait for
+    the device to find the documents. The cache limits this to once per batch.
     """
 
     def __init__(self) -> None:
         self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
-        """Return the documents in `segments` (B, T), or None if the varlen kernel cannot be used for them, as the
-        function `documents` does. The result is computed once for each tensor.
-        """
+        """Return `documents(segments)`, computed only if `segments` is not the tensor of the last call."""
         kept = self._kept
         if kept is None or kept[0] is not segments:
             self._kept = kept = segments, documents(segments)
@@ -107,9 +106,9 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents in `segments` (B, T), the document number of each token: neighbouring tokens with
-    equal numbers are a document. None if the tokens of a document are not all neighbours. For fake tensors,
-    which have no values, each row is one document.
+    """Return the documents in `segments` (B, T), which has the number of the document of each token. Neighbouring
+    tokens with equal numbers are one document. Return None if a number occurs in two separate places of a row, because
+    the varlen kernel needs contiguous documents. For fake tensors, which have no values, each row is one document.
     """
     B, T = segments.shape
     if is_fake(segments):  # one in each row: their number does not change the memory
@@ -133,8 +132,8 @@ def attend_documents(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K), where each token attends only to tokens of its own document.
-    `found`: the documents of the batch. `window` is used only if `causal`.
+    """Return the attention output (B, H, T, K), where each token attends only to tokens of its own document. `found`:
+    the documents of the batch. `window` is used only if `causal`.
     """
     B, H, T, K = q_BHTK.shape
     shared = H // k_BGTK.shape[1]

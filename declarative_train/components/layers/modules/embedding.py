@@ -13,8 +13,8 @@ from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
 def _indices(x: Tensor) -> Tensor:
-    """Return the indices `x` in a dtype that torch accepts for indexing: int32 and int64 are unchanged, other
-    integer dtypes (such as uint8, for a field of bytes) become int64.
+    """Return the indices `x` in a dtype that torch accepts for indexing. int32 and int64 are unchanged; other integer
+    dtypes, such as uint8 for a field of bytes, become int64.
     """
     return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
 
@@ -30,7 +30,7 @@ class EmbeddingModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Use only this rank's rows of the table from now on. The caller replaces the parameter `weight` by these
+        """Make the module use only this rank's rows of the table. The caller replaces the parameter `weight` by these
         rows.
         """
         self.ranks = ranks
@@ -43,8 +43,9 @@ class EmbeddingModule(nn.Module):
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
     def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
-        """Return the vectors of all numbers in `x`. Each rank looks up the numbers whose rows it has and puts
-        zeros for the others; the results are then summed over the ranks.
+        """Return the vectors of all numbers in `x`, although this rank has only some rows of the table. Each rank
+        looks up the numbers whose rows it has and uses zeros for the others. The results are then summed over the
+        ranks.
         """
         rows = self.weight.shape[0]
         first = ranks.index * rows
@@ -62,7 +63,7 @@ class EmbeddingModule(nn.Module):
 
 
 class EmbeddingsModule(nn.Module):
-    """Module with a table of learned vectors for each of K columns: integers (B, ..., K) to the concatenated
+    """Module with a table of learned vectors for each of K columns. Integers (B, ..., K) become the concatenated
     vectors, (B, ..., D_1 + ... + D_K).
     """
 

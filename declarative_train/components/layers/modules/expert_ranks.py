@@ -1,8 +1,6 @@
-"""Expert parallelism: each row that enters a mixture of experts is sent to the rank that holds the expert
-chosen for it, and the result is sent back.
-
-Lepikhin et al., GShard, 2020. No row is dropped, so how many rows a rank receives depends on the batch:
-in every forward the host waits once for these numbers.
+"""Expert parallelism: each row that enters a mixture of experts is sent to the rank that holds the expert chosen for
+it, and the result is sent back. Lepikhin et al., GShard, 2020. No row is dropped. So the number of rows that a rank
+receives depends on the batch, and in every forward the host waits once for these numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ class Peers(Protocol):
 
 
 class OwnExperts(nn.Module):
-    """Base class of a module whose only parameters are those of experts. With an `expert` axis, these are only
-    the experts of this rank.
+    """Base class of a module whose parameters all belong to experts. With an `expert` axis, it has only the experts of
+    this rank.
     """
 
 
@@ -45,9 +43,9 @@ class ExpertRanks:
         self.index, self.size = peers.rank, peers.size
 
     def compute(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, ends: Tensor) -> Tensor:
-        """Return the results (R, D) of the experts for `rows` (R, D), which are sorted by expert; rows are sent to
-        the ranks that hold their experts. `ends` (E,): for each expert, the index after its last row.
-        `experts(rows, ends)`: the function that computes the experts of this rank.
+        """Return the results (R, D) of the experts for `rows` (R, D), which are sorted by expert. Each row is sent to
+        the rank that holds its expert, and the result is sent back. `ends` (E,): for each expert, the index after its
+        last row. `experts(rows, ends)`: the function that computes the experts of this rank.
         """
         counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
         sent, received = self._sizes(ends, counts_SE, len(rows))
@@ -59,8 +57,8 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Return how many rows each rank sends to each expert of this rank, (S, E / S) for S ranks. `ends` (E,):
-        for each of the E experts, the index after its last row on this rank.
+        """Return (S, E / S): how many rows each of the S ranks sends to each expert of this rank. `ends` (E,): for
+        each of the E experts, the index after its last row on this rank.
         """
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
@@ -69,7 +67,7 @@ class ExpertRanks:
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
         """Return two lists: how many rows this rank sends to each rank, and how many it receives from each rank.
         `ends` (E,): for each expert, the index after its last row on this rank. `counts_SE`: the result of
-        `_exchange_counts`. Meta and fake tensors have no values; then equal numbers are returned.
+        `_exchange_counts`. Fake tensors have no values; for them all numbers are equal.
         """
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
@@ -80,7 +78,7 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the index that sorts the `num_rows` received rows by expert. They arrive sorted by sender, and by
+        """Return the index (num_rows,) that sorts the received rows by expert. They arrive sorted by sender, and by
         expert within each sender. `counts_SE`: the result of `_exchange_counts`.
         """
         if is_fake(counts_SE):

@@ -17,7 +17,7 @@ _ALIGNED = 8  # elements of 16 bits in 16 bytes
 
 
 def multiply_groups(x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
-    """Return (R, O): each row of `x` (R, I) times the transposed matrix of its group. `weight_EOI`: the
+    """Return each row of `x` (R, I) multiplied by the transposed matrix of its group, (R, O). `weight_EOI`: the
     matrices of the E groups. `ends` (E,) int32: for each group, the index after its last row.
     """
     if _has_product(x, weight_EOI):
@@ -63,9 +63,9 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
-    """Return the group's number and the slice of its rows, for each group that has rows. `ends` (E,): for each
-    group, the index after its last row. The host waits for the device to read `ends`. The list is empty for
-    meta and fake tensors.
+    """Return pairs (number of the group, slice of its rows), one for each group that has rows. `ends` (E,): for each
+    group, the index after its last row. The host waits for the device to read it. The list is empty for meta and fake
+    tensors, which have no values.
     """
     if ends.is_meta or is_fake(ends):
         return []
@@ -75,17 +75,14 @@ def _groups(ends: Tensor) -> list[tuple[int, slice]]:
 
 
 def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    """Return the rows of `x` in the order `index`, a permutation. `back`: the inverse permutation, for the
-    backward.
-    """
+    """Return the rows of `x` in the order `index`. `back`: the inverse permutation, which the backward uses."""
     found: Tensor = _Rows.apply(x, index, back, 1)  # type: ignore[no-untyped-call]
     return found
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return a tensor with `times` copies of each row of `x` (N, D). Copy k of row i has number i * times + k;
-    `order` (N * times,) is the sequence of copies in the result. `back`: the inverse permutation of
-    `order`.
+    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). In `order`, the number i *
+    times + k means copy k of row i. `back`: the inverse permutation of `order`, which the backward uses.
     """
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found

@@ -1,5 +1,7 @@
-"""Mixture of experts: rows are sorted by expert, and the rows of each expert are multiplied with its
-matrices. Every position gets all its experts; none is dropped, however many choose the same expert.
+"""Mixture of experts: rows are sorted by expert, and the rows of each expert are multiplied by its matrices.
+
+Each position uses all K experts that are chosen for it. None is dropped, however many positions choose the same
+expert.
 
 B batch, T positions of a sample, N = B * T positions, D width, E experts, K experts for each position.
 """
@@ -31,8 +33,9 @@ _CLIPPED_SLOPE = 1.702  # a sigmoid of so steep a line is close to the factor of
 
 
 class Routing(NamedTuple):
-    """Settings for the choice of experts: each position uses `top_k` of `num_experts` experts. The experts are
-    divided into `num_groups` groups, of which only the best `top_groups` are considered.
+    """Settings for the choice of experts: each position uses `top_k` of `num_experts` experts. The fields correspond
+    to the keys of the layer `moe`: `is_sigmoid` to `scores`, `normalizes` to `normalize`. The experts are divided into
+    `num_groups` groups, and a position uses experts of the best `top_groups` groups only.
     """
 
     num_experts: int
@@ -46,8 +49,8 @@ class Routing(NamedTuple):
 
 
 class ExpertKind(NamedTuple):
-    """Structure of the network of each expert: `hidden` is the number of hidden features, `limit` the limit of
-    the activation `clipped_silu`.
+    """Structure of the network of each expert. `hidden`: number of hidden features. `limit`: limit of the activation
+    `clipped_silu`.
     """
 
     hidden: int
@@ -58,11 +61,12 @@ class ExpertKind(NamedTuple):
 
 class MoeModule(nn.Module):
     """Module of the layer `moe`, from x (B, ..., D) to the output (B, ..., D) and the balance loss (B,).
-    `mask`: bool (B, ...), or None. `balance`: balance loss of earlier layers (B,), or None.
 
-    With `bias_rate` the module counts how many positions of the step use each expert, without padding rows.
-    After the step `fold` updates the router's bias from these counts, as running statistics are updated
-    (`sample_groups.py`).
+    `mask`: bool (B, ...), True at positions that count in the balance loss; None: all count. `balance`: balance loss
+    of earlier layers (B,), to which this one is added, or None.
+
+    With `bias_rate` the module counts how many positions of a step use each expert. After the step, `fold` updates the
+    router's bias from these counts (`sample_groups.py`).
     """
 
     trains_with_statistics = True  # a batch norm only evaluates with its own
@@ -84,21 +88,23 @@ class MoeModule(nn.Module):
             self.over, self.groups = None, SampleGroups()  # so it is one of `MixesSamples`
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers. Called after `to_empty`, which leaves buffers without values."""
+        """Write the start values of the buffers. The caller has called `to_empty`, which leaves buffers without
+        values.
+        """
         if self.bias is not None:
             self.bias.zero_()
         self.pending = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Compute only this rank's part of the hidden features of each expert from now on. The caller replaces the
+        """Make the module compute only this rank's part of the hidden features of each expert. The caller replaces the
         parameters by the parts of these features.
         """
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
         self.experts.num_parts = ranks.size
 
     def divide_experts(self, peers: ExpertRanks) -> None:
-        """Hold only the experts of this rank from now on. The caller replaces the parameters. `peers`: the ranks
-        over which the experts are divided.
+        """Make the module compute only the experts of this rank. The caller replaces the parameters. `peers`: the
+        ranks over which the experts are divided.
         """
         self.peers, self.experts.number = peers, self.experts.number // peers.size
 
@@ -120,9 +126,7 @@ class MoeModule(nn.Module):
         return y, own if balance is None else balance + own
 
     def _scores(self, flat_ND: Tensor) -> Tensor:
-        """Return the router's scores (N, E) of `flat_ND`, in float32 at least, because rounding could change which
-        experts are chosen.
-        """
+        """Return the router's scores (N, E), in float32 at least: rounding could change which experts are chosen."""
         dtype = torch.promote_types(flat_ND.dtype, torch.float32)
         is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
         with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
@@ -132,7 +136,7 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _choose(self, scores_NE: Tensor) -> Tensor:
-        """Return the indices of the K experts that each position uses, (N, K)."""
+        """Return the indices (N, K) of the K experts that each position uses."""
         routing = self.routing
         for_choice = scores_NE if self.bias is None else scores_NE + self.bias
         if routing.top_groups < routing.num_groups:
@@ -149,8 +153,8 @@ class MoeModule(nn.Module):
         return weights_NK if self.routing.scale == 1.0 else weights_NK * self.routing.scale
 
     def _balance(self, scores_NE: Tensor, used_NE: Tensor, mask: Tensor | None, B: int) -> Tensor:
-        """Return the balance loss of each of the B samples, (B,). `used_NE`: 1 where a position uses an expert,
-        else 0. `mask`: False at positions that do not count; None: all count.
+        """Return the balance loss (B,) of each of the B samples. `used_NE`: 1 where a position uses an expert, else 0.
+        `mask`: False at positions that do not count; None: all count.
         """
         if self.routing.is_sigmoid:
             scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)
@@ -171,9 +175,9 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Add the number of positions that use each expert, without padding rows, to the counts of the step.
-        `used_NE`: 1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`:
-        number of samples.
+        """Add the number of positions that use each expert to the counts of the step, without padding rows. `used_NE`:
+        1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`: number of
+        samples.
         """
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
@@ -184,7 +188,7 @@ class MoeModule(nn.Module):
         self.pending = counts if self.pending is None else self.pending + counts
 
     def take_pending(self) -> Tensor:
-        """Return how many positions used each expert since the last call, (E,), and start new counts."""
+        """Return the number of positions (E,) that used each expert since the last call, and start new counts."""
         assert self.bias is not None
         pending, self.pending = self.pending, None
         return torch.zeros_like(self.bias) if pending is None else pending
@@ -192,8 +196,9 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the router's bias of each module. `pending`: for each module, how many positions used each
-        expert. Nothing changes if `finite` is false, which marks a skipped step.
+        """Update the router's bias of each module: raise it for experts that few positions used, lower it for the
+        others. `pending`: for each module, the number of positions that used each expert. Nothing changes if `finite`
+        is false, which marks a skipped step.
         """
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
@@ -211,10 +216,11 @@ def apply_experts(
     chosen_NK: Tensor,
     weights_NK: Tensor,
 ) -> Tensor:
-    """Return (N, D): for each row of `x_ND`, the weighted sum of the results of its K experts. `chosen_NK`:
-    indices of the experts. `weights_NK`: their weights. `experts(rows, ends)`: function that computes rows
-    sorted by expert. With `peers`, this function computes only the experts of this rank, and rows are
-    exchanged with the other ranks.
+    """Return (N, D): for each row of `x_ND`, the weighted sum of the results of its K experts.
+
+    `chosen_NK`: indices of the experts. `weights_NK`: their weights. `experts(rows, ends)`: function that computes
+    rows sorted by expert (`ExpertsModule`). With `peers`, this function computes only the experts of this rank, and
+    rows are exchanged with the other ranks.
     """
     K = chosen_NK.shape[1]
     numbers, order = chosen_NK.flatten().sort(stable=True)
@@ -227,9 +233,9 @@ def apply_experts(
 
 
 class ExpertsModule(OwnExperts):
-    """Module with the networks of the experts, from `rows` (R, D), sorted by expert, to (R, D). `ends` (E,):
-    for each expert, the index after its last row. `num_parts`: number of ranks whose results are summed if
-    the hidden features are divided; each adds this fraction of the last bias.
+    """Module with the networks of the experts, from `rows` (R, D), sorted by expert, to (R, D). `ends` (E,): for each
+    expert, the index after its last row. `num_parts`: number of ranks over which the hidden features are divided. The
+    results of these ranks are summed, so each adds 1 / num_parts of the last bias.
     """
 
     def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
@@ -263,15 +269,13 @@ class ExpertsModule(OwnExperts):
         return gate * torch.sigmoid(_CLIPPED_SLOPE * gate) * (up + 1)
 
     def _add(self, rows: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
-        """Return each row plus the bias of its expert. `experts`: the index of the expert of each row. The
-        gradient of the bias is summed in the dtype of the bias.
-        """
+        """Return each row plus the bias of its expert. `experts`: the index of the expert of each row."""
         return (rows + bias.view(self.number, -1)[experts]).to(rows.dtype)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype for matrix products with `x`: the dtype of autocast if it is on, else that of `x`.
-    Autocast does not convert the inputs of `grouped_mm`, so the caller does.
+    """Return the dtype for matrix products with `x`: the dtype of autocast if it is on, else that of `x`. The caller
+    converts the inputs to it, because autocast does not convert those of `grouped_mm`.
     """
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x.dtype

@@ -1,7 +1,5 @@
-"""Normalisation within a sample. It is computed in float32, and the output has the dtype of the input.
-
-torch's kernels compute in this way without autocast. With autocast the output would be float32 on GPUs,
-but not on the CPU.
+"""Normalisation within a sample. It is computed in float32, and the output has the dtype of the input. torch's kernels
+do the same if autocast is off. With autocast the output would be float32 on GPUs, but not on the CPU.
 """
 
 from __future__ import annotations
@@ -92,8 +90,8 @@ class InstanceNormModule(nn.Module):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context manager that turns autocast off on the device of `x`. The kernel accepts half precision
-    and computes in float32 anyway.
+    """Return a context manager that turns autocast off on the device of `x`. Autocast is not needed: the kernel
+    accepts half precision and computes in float32.
     """
     kind = x.device.type
     is_on = kind != "meta" and torch.is_autocast_enabled(kind)
@@ -101,17 +99,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`. They may be in half precision while `x` is a float32 field."""
+    """Return the parameters in the dtype of `x`, because they may be in half precision while `x` is a float32 field."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:
-    """Return `x`, in another memory format if it has only one row. It is the memory format that the gradient
-    will have too.
+    """Return `x`; if it has one row, in torch's default memory format, so that its gradient has the same format.
 
-    If x has one row, any stride of the batch dimension is valid. If the channels are then last in memory in
-    x but not in the gradient, or the reverse, torch's CPU kernel of batch norm reads one of the two in the
-    wrong order (torch 2.13; the error is as large as the gradient). Instance norm is computed as batch norm
-    over a single row.
+    With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is
+    not, or the reverse, torch's CPU kernel of batch norm reads one of the two in the wrong order (torch 2.13; the
+    error is as large as the gradient). Instance norm is concerned too: torch computes it as batch norm over a single
+    row.
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -1,15 +1,16 @@
-"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the matrix products and
-look-ups that use them.
+"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the matrix products and look-ups that
+use them.
 
-nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section
-3 and appendix E: each number is one of 16 levels at quantiles of a normal distribution, and each block
-of 64 numbers has its largest magnitude as scale. There are two differences from the paper. Blocks do
-not extend over the ends of rows, so that rows can be sharded. A scale is a bfloat16, not a float32 that
-is quantised again, which makes 4.25 bits per number instead of 4.13. int8 has blocks of the same size,
-and 127 levels on either side of zero.
+nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix
+E. Each number is one of 16 levels at quantiles of a normal distribution. Each block of 64 numbers has its largest
+magnitude as scale. There are two differences from the paper. A block does not extend over the end of a row, so that
+rows can be sharded. A scale is a bfloat16, not a float32 that is quantised again; this makes 4.25 bits per number
+instead of 4.13.
 
-If packed bytes are unpacked and packed again, the bytes are the same. R rows, C columns, N blocks of a
-row.
+int8 has blocks of the same size, and 127 levels on either side of zero. For both formats, unpacking bytes and packing
+the result gives the same bytes.
+
+R rows, C columns, N blocks of a row.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed weight, with the table to unpack it. The module with the parameter `weight`
-    has this object as its attribute `packed`.
+    """Number format of a packed weight, with the table to unpack it. The module that has the packed weight as its
+    parameter `weight` has this object as its attribute `packed`.
     """
 
     pairs: Tensor
@@ -64,17 +65,15 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the look-up table of nf4, which gives for each value of a byte the two levels that it encodes. int8
-        has no table.
-        """
+        """Fill the look-up table of nf4: for each value of a byte, the two levels that it encodes. int8 has no table."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Describe only this rank's part of the weight from now on, and return the shape of this part in packed
-        form. `cut`: how the weight is divided. `rows`: number of rows of the whole weight.
+        """Change the number of columns to that of this rank's part of the weight, and return the shape of this part in
+        packed form. `cut`: how the weight is divided. `rows`: number of rows of the whole weight.
         """
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
@@ -90,13 +89,13 @@ class Packed(nn.Module):
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
     def round_trip(self, values: Tensor) -> Tensor:
-        """Return the weights `values` (R, C) rounded to the number format, by packing and unpacking them."""
+        """Return the weights `values` (R, C) rounded to the number format: packed, then unpacked."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
 
 def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
-    """Return the weights `values_RC` packed to uint8, (R, row_bytes), in the number format `storage`."""
+    """Return the weights `values_RC` in the number format `storage`, packed to uint8 (R, bytes of a row)."""
     rows, columns = values_RC.shape
     packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
     for part in _parts(rows, columns):
@@ -123,8 +122,8 @@ def _pack(values: Tensor, storage: StorageName) -> Tensor:
 
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return the weights (R, C) that are stored in the bytes `packed`. They are computed at full precision and
-    then rounded to `dtype`. `pairs`: the look-up table of `Packed`, None for int8. `columns`: C.
+    """Return the weights (R, C) that the bytes `packed` encode, computed in float32 and then rounded to `dtype`.
+    `pairs`: the look-up table of nf4 (`Packed.pairs`); None for int8. `columns`: C.
     """
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
@@ -153,8 +152,8 @@ def _parts(rows: int, columns: int) -> list[slice]:
 
 
 class _Product(torch.autograd.Function):
-    """Differentiable matrix product with a packed weight, x (..., C) to (..., R). The weight is unpacked in
-    the forward and again in the backward, and not kept between them.
+    """Differentiable matrix product with a packed weight, x (..., C) to (..., R). The forward and the backward each
+    unpack the weight and then release it, to save memory.
     """
 
     @staticmethod
@@ -177,8 +176,8 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Tensor:
-    """Return x W^T + b, where W is `weight` and b is `bias`. `packed`: number format of `weight`; None if
-    `weight` is an ordinary tensor.
+    """Return x W^T + b, where W is `weight` and b is `bias`. `packed`: number format of `weight`; None if `weight` is
+    an ordinary tensor.
     """
     if packed is None:
         return F.linear(x, weight, bias)
@@ -189,18 +188,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
 
 
 def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """Return the rows with indices `ids` of a packed embedding table: (..., C) for ids (...). Only these rows
-    are unpacked.
-    """
+    """Return the rows (..., C) of a packed embedding table at the indices `ids` (...). Only these rows are unpacked."""
     dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which autocast computes on `device_type`, or `otherwise` if autocast is off or
-    `otherwise` is float64. Autocast has no effect inside an autograd function, so the inputs of such
-    functions are converted to this dtype.
+    """Return the dtype in which autocast computes on `device_type`, or `otherwise` if autocast is off or `otherwise`
+    is float64. An autograd function converts its inputs to this dtype, because autocast has no effect inside it.
     """
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
@@ -208,9 +204,7 @@ def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
 
 
 class PackedLinear(nn.Linear):
-    """Linear layer with a packed weight. The function `hold` changes the class of an `nn.Linear` to this
-    class.
-    """
+    """Linear layer with a packed weight. `hold` makes one from an `nn.Linear` by changing its class."""
 
     packed: Packed
 
@@ -228,17 +222,16 @@ def weights_in(module: nn.Module) -> Iterator[str]:
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Return whether the weight of the module `part` can be packed. It can if `part` is an `nn.Linear`, or a
-    module of dtrain that has an attribute `packed`, such as an adapter or the output layer of a chunked
-    loss.
+    """Return whether the weight of the module `part` can be packed. It can if `part` is an `nn.Linear`, or a module of
+    dtrain with an attribute `packed`, such as an adapter or the output layer of a chunked loss.
     """
     return type(part) is nn.Linear or "packed" in part.__dict__
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights named in `storages` by empty packed weights. `storages`: parameter name -> number
-    format. `roots`: modules that share these parameters; the names are those in the first one. The values
-    are written later, by `as_written`, which packs them.
+    """Replace the weights named in `storages` by packed weights without values. `as_written` writes the values later.
+    `storages`: parameter name -> number format. `roots`: modules that share these parameters; the names are those in
+    the first module.
     """
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
@@ -260,7 +253,7 @@ def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> Non
 
 
 def find_packed(module: nn.Module) -> dict[str, Packed]:
-    """Return the number format of each packed weight in `module` by parameter name. A weight that several
+    """Return a dict from parameter name to number format, for the packed weights in `module`. A weight that several
     modules share is listed under each of its names.
     """
     parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
@@ -275,8 +268,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of `module`, in which each packed or divided weight is replaced by a meta tensor
-    with the shape of the whole, unpacked weight.
+    """Return the state dict of `module` with meta tensors in place of packed or divided weights. Each of these meta
+    tensors has the shape of the whole, unpacked weight.
     """
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
@@ -296,9 +289,8 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
 
 
 def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
-    """Return the packed weight `tensor` in float32. An unsharded weight is unpacked on the CPU, because the
-    result may not fit on the GPU. A sharded weight keeps its sharding and its device: each rank unpacks its
-    own rows.
+    """Return the packed weight `tensor` in float32. An unsharded weight is unpacked on the CPU, because the result may
+    not fit on the GPU. A sharded weight stays sharded and on its device: each rank unpacks its own rows.
     """
     if hasattr(tensor, "placements"):
         return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
@@ -308,10 +300,9 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """Yield a tensor to which the caller writes the values of `tensor`. This is `tensor` itself if it is not
-    packed (`packed` is None); otherwise a float32 tensor, which is packed into `tensor` after the `with`
-    block. `on_host`: whether to create the float32 tensor on the CPU, for callers that write many weights
-    at once.
+    """Yield a tensor to which the caller writes the new values of the weight `tensor`. If `packed` is None, this is
+    `tensor` itself. Otherwise it is a float32 tensor, which is packed into `tensor` at the end of the `with` block.
+    `on_host`: create the float32 tensor on the CPU, for callers that write many weights at once.
     """
     if packed is None:
         yield tensor

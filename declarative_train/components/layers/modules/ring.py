@@ -1,14 +1,15 @@
-"""Ring attention: each rank sends keys and values on to the next rank of the `context` axis, so that no
-rank holds the keys and values of all positions at once.
+"""Ring attention: each rank sends keys and values to the next rank of the `context` axis, so that no rank holds the
+keys and values of all positions at once.
 
-Liu, Zaharia and Abbeel, Ring attention with blockwise transformers for near-infinite context, 2023. The
-softmax is computed block by block as in Milakov and Gimelshein, Online normalizer calculation for
-softmax, 2018. The backward sends keys and values around again, together with their gradients. Blocks
-are computed by matrix products, because no public function of torch has a fused kernel that returns the
-normalizer of a block and is differentiable.
+Liu, Zaharia and Abbeel, Ring attention with blockwise transformers for near-infinite context, 2023. The softmax is
+computed block by block as in Milakov and Gimelshein, Online normalizer calculation for softmax, 2018. The backward
+sends keys and values around again, together with their gradients.
 
-B batch, T this rank's positions, H heads, G key heads, R heads for each key head, C queries of a block,
-S keys of a block, K head width.
+Blocks are computed by matrix products. A fused kernel would have to return the normalizer of a block and be
+differentiable, and torch has no public function with both.
+
+B batch, T this rank's positions, H heads, G key heads, R query heads for each key head, C queries of a block, S keys
+of a block, K head width.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MOST_QUERIES = 1024  # of a block, which bounds its scores
 
 @dataclass(frozen=True, slots=True)
 class RingAttention:
-    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the
-    document number of each position; None means one document. `seen` (B, positions of all ranks): whether a
-    position may be seen as a key; None means that all may.
+    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the document
+    number of each position; None means one document. `seen` (B, positions of all ranks): True where a position may be
+    seen as a key; None means everywhere.
     """
 
     context: ContextRanks
@@ -42,15 +43,16 @@ class RingAttention:
     seen: Tensor | None
 
     def attend(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, sinks_H: Tensor | None) -> Tensor:
-        """Return the attention output (B, H, T, K). A query that sees no key gives 0. `sinks_H`: for each head, the
-        logit of an additional key without a value."""
+        """Return the attention output (B, H, T, K). A query that sees no key gives 0. `sinks_H`: the additional logit
+        of each head (`Heads.sinks`).
+        """
         found: Tensor = _Ring.apply(q_BHTK, k_BGTK, v_BGTK, sinks_H, self)  # type: ignore[no-untyped-call]
         return found
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield pairs of a block of this rank's `num_own` queries and a block of the keys of rank `owner`. Pairs in
-        which no query may see a key are left out. Each pair is (slice of the queries, slice of the keys, first
-        position of the queries, first position of the keys).
+        """Yield the pairs (block of queries of this rank, block of keys of rank `owner`) in which some query may see a
+        key. Each pair is a tuple (slice of the queries, slice of the keys, first position of the queries, first
+        position of the keys). `num_own`: the number of queries of this rank.
         """
         c = num_own // 2
         step = min(c, MOST_QUERIES)
@@ -64,9 +66,9 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores of a block and the factor of their gradient. Scores (B, G, R, C, S) are in float32 at
-        least, and -inf where a query may not see a key. The factor is the derivative of `softcap`, or None
-        without `softcap`. `first`, `key`: first position of the queries and of the keys.
+        """Return the scores of a block, and the factor of their gradient. The scores (B, G, R, C, S) are in float32 at
+        least, and -inf where a query may not see a key. The factor is the derivative of `softcap`; None without
+        `softcap`. `first`: first position of the queries. `key`: first position of the keys.
         """
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
@@ -93,8 +95,8 @@ class RingAttention:
 
 
 class _Ring(torch.autograd.Function):
-    """Ring attention as an autograd function of queries, keys, values and sinks. At each step a rank has the
-    keys and values of one rank.
+    """Ring attention as an autograd function of queries, keys, values and sinks. In each step of its loop, a rank has
+    the keys and values of one rank.
     """
 
     @staticmethod
@@ -151,7 +153,5 @@ class _Ring(torch.autograd.Function):
 
 
 def _finite(total: Tensor) -> Tensor:
-    """Return the logarithms of normalizers with -inf replaced by 0. A value of -inf belongs to a query that
-    has seen no key.
-    """
+    """Return the logarithms of normalizers with -inf replaced by 0. A query that has seen no key has -inf."""
     return total.masked_fill(total == float("-inf"), 0.0)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Rotary angles. Pair i of the elements of a head is rotated by `base ** (-2 i / K)` radians per position.
-    `scaling` ("", linear, llama3 or yarn) changes these frequencies; with "" they are unchanged.
+    """Rotary angles: pair i of the elements of a head is rotated by `base ** (-2 i / K)` radians per position.
+    `scaling` ("linear", "llama3" or "yarn") changes these frequencies; with "" they are unchanged. The other fields
+    are the parameters of the scaling (`RotaryScaling`).
     """
 
     base: float
@@ -51,11 +52,9 @@ class Angles:
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of the angles of positions 0 to T - 1, each (T, K / 2), multiplied by
-        `amplitude`. They are in float32 at least, on the device of `like`.
-
-        Su et al., RoFormer, 2021. Elements i and i + K / 2 of a head are a pair, as in GPT-NeoX and in the
-        published Llama weights.
+        """Return the cosines and the sines of the angles of positions 0 to T - 1, each (T, K / 2), multiplied by
+        `amplitude`. They are in float32 at least, on the device of `like`. Elements i and i + K / 2 of a head are a
+        pair, as in GPT-NeoX and in the published Llama weights. Su et al., RoFormer, 2021.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         plain = self.base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
@@ -65,7 +64,7 @@ class Angles:
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
     def _scale(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies (K / 2,) after `scaling`. `plain`: the frequencies before it, in falling order."""
+        """Return the frequencies (K / 2,) after `scaling`. `plain`: the frequencies before it, in descending order."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":
@@ -73,10 +72,11 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Return the frequencies `plain` scaled as in Llama 3. A frequency of at least `high_freq_factor` turns
-        within the original length is unchanged, and one of at most `low_freq_factor` turns is divided by
-        `factor`. Between them the two values are mixed linearly, as in the published code. Grattafiori et al.,
-        The Llama 3 herd of models, 2024.
+        """Return the frequencies `plain` scaled as in Llama 3 (Grattafiori et al., The Llama 3 herd of models, 2024).
+
+        A frequency of at least `high_freq_factor` turns within the original length is unchanged. One of at most
+        `low_freq_factor` turns is divided by `factor`. Between the two limits both values are mixed linearly, as in
+        the published code.
         """
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -85,8 +85,8 @@ class Angles:
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
         """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023). A frequency of more than
-        `beta_fast` turns within the original length is unchanged, and one of fewer than `beta_slow` turns is
-        divided by `factor`. Between them the two values are mixed, linearly in the index of the frequency.
+        `beta_fast` turns within the original length is unchanged. One of fewer than `beta_slow` turns is divided by
+        `factor`. Between the two limits both values are mixed, linearly in the index of the frequency.
         """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:
@@ -97,26 +97,23 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the index, possibly fractional, of the pair of elements that makes `times` full turns within the
-        original length.
+        """Return the index of the pair of elements that makes `times` full turns within the original length; it may be
+        fractional.
         """
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 class RotaryTables:
-    """Cache of tables of cosines and sines, kept between steps. The layers of a model share the cache
-    (`share_tables`), and layers with the same angles use the same table. The tables are not buffers,
-    because buffers are moved to the meta device, cast and copied with the model. Under torch.compile nothing
-    is cached: each layer computes its table.
+    """Cache of tables of cosines and sines, kept between steps and shared by the layers of a model (`share_tables`).
+    Layers with the same angles use the same table. The tables are not buffers, because buffers are moved to the meta
+    device, cast and copied with the model. Under torch.compile nothing is cached: each layer computes its table.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of the angles of positions 0 to T - 1, as `angles.table(T, K, like)` does, from
-        the cache if it has them.
-        """
+        """Return the result of `angles.table(T, K, like)`, from the cache if possible."""
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)
@@ -132,8 +129,8 @@ class RotaryTables:
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Return `x_BHTK` with each pair of elements rotated by the angle of its position. The computation is in
-    the dtype of the tables, the result in the dtype of `x_BHTK`.
+    """Return `x_BHTK` with each pair of elements rotated by the angle of its position. The computation is in the dtype
+    of the tables; the result has the dtype of `x_BHTK`.
     """
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)

@@ -13,9 +13,9 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 
 
 class SampleMeanModule(nn.Module):
-    """Module that replaces each sample of (B, ...) by the mean over its group of `over` samples. Padding rows
-    come last and are in no group. Evaluation uses the mean over the groups of the last training step, which
-    `fold` stores (see `sample_groups.py`).
+    """Module that replaces each sample of (B, ...) by the mean over its group of `over` samples. Padding rows come
+    last and do not count. Evaluation uses the mean over the groups of the last training step, which `fold` stores
+    (`sample_groups.py`).
     """
 
     running_mean: Tensor
@@ -28,7 +28,9 @@ class SampleMeanModule(nn.Module):
         self.pending: Tensor | None = None  # sum of the means of the groups, flat, and the number of groups
 
     def reset_buffers(self) -> None:
-        """Write the start values of the buffers. Called after `to_empty`, which leaves buffers without values."""
+        """Write the start values of the buffers. The caller has called `to_empty`, which leaves buffers without
+        values.
+        """
         with torch.no_grad():
             self.running_mean.zero_()
         self.pending = None
@@ -57,8 +59,8 @@ class SampleMeanModule(nn.Module):
         return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
 
     def take_pending(self) -> Tensor:
-        """Return a vector of the sums over the groups since the last call: the means, then the number of groups.
-        Then start new sums.
+        """Return a vector of sums over the groups since the last call, and start new sums. The vector has the sum of
+        the means of the groups, then the number of groups.
         """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
@@ -66,9 +68,9 @@ class SampleMeanModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Store in each module the mean over the groups of a step. `pending`: for each module the sums of
-        `take_pending`, added up over the ranks. A module without groups is unchanged, and all modules are if
-        `finite` is false.
+        """Store in each module the mean over the groups of a step. `pending`: the vector of `take_pending` of each
+        module, added up over the ranks. A module without groups is not changed; no module is changed if `finite` is
+        false.
         """
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
@@ -77,8 +79,8 @@ class SampleMeanModule(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """Differentiable all-gather of rows in the order of the ranks: from (R, ...) on each rank to (ranks * R,
-    ...) on all. In the backward, each rank gets the gradients of its own rows, summed over the ranks.
+    """Differentiable all-gather of rows, in the order of the ranks: (R, ...) on each rank to (ranks * R, ...) on all.
+    In the backward, each rank gets the gradients of its own rows, summed over the ranks.
     """
 
     @staticmethod
@@ -97,8 +99,8 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(x: Tensor, group: Any) -> Tensor:
-    """Return the rows `x` (R, ...) of all ranks of a process group, concatenated in the order of the ranks.
-    The result is differentiable.
+    """Return the rows `x` (R, ...) of all ranks of a process group, concatenated in rank order. The result is
+    differentiable.
     """
     found: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
     return found

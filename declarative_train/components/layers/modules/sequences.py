@@ -14,8 +14,8 @@ from declarative_train.components.layers.modules.context import ContextRanks
 
 
 class LearnedPositionsModule(nn.Module):
-    """Module that adds a learned vector for each position to x (B, ..., T, D). Positions are 0 to T - 1 or, if
-    given, `positions` (B, ..., T).
+    """Module that adds a learned vector for each position to x (B, ..., T, D). `positions` (B, ..., T): the positions;
+    None means `start`, `start` + 1 and so on or, with a `context` axis, this rank's positions.
     """
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
@@ -44,7 +44,8 @@ class TokenTypesModule(nn.Module):
 
 class SinusoidalPositionsModule(nn.Module):
     """Module that adds sines (first half of D) and cosines (second half) of the position to x (B, ..., T, D).
-    Positions are 0 to T - 1 or, if given, `positions` (B, ..., T).
+    `positions` (B, ..., T): the positions; None means `start`, `start` + 1 and so on or, with a `context` axis, this
+    rank's positions.
     """
 
     def __init__(self, base: float) -> None:
@@ -78,9 +79,8 @@ class ClassTokenModule(nn.Module):
 
 
 class LearnedTensor(nn.Module):
-    """Module of the layer `parameter`, from x (B, ...) to (B, *shape): the learned tensor, repeated for each
-    sample. The result is a copy, because a view would keep the gathered parameters of a sharded module in
-    memory.
+    """Module of the layer `parameter`, from x (B, ...) to (B, *shape): the learned tensor, repeated for each sample.
+    The result is a copy, because a view would keep the gathered parameters of a sharded module in memory.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -103,8 +103,8 @@ class LayerScaleModule(nn.Module):
 
 
 class SequencePoolModule(nn.Module):
-    """Module that pools each sequence of x (B, ..., T, D) to one vector (B, ..., D). `mask` (B, ..., T): False
-    at positions to leave out; None: all count. A sequence in which no position counts gives 0.
+    """Module that pools each sequence of x (B, ..., T, D) to one vector (B, ..., D). `mask` (B, ..., T): False at
+    positions that do not count; None: all count. A sequence in which no position counts gives 0.
     """
 
     def __init__(self, mode: str) -> None:
@@ -134,16 +134,16 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Return `y` (N, ...), which has a row for each sequence of `x`, reshaped to the leading dimensions of `x`
-    (B, ..., T, D).
+    """Return `y` (N, ...), whose rows are those of `as_rows(x)`, with the leading dimensions of `x` (B, ..., T, D)
+    restored.
     """
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return a mask with one row for each of the N sequences of `x`: (B, ..., S) becomes (N, S), and (B, ...,
-    T, S) becomes (N, T, S). Leading dimensions of size 1 are repeated first. Return None if the mask is
-    None.
+    """Return a mask with one row for each of the N sequences of `x`, or None if the mask is None. (B, ..., S) becomes
+    (N, S), and (B, ..., T, S) becomes (N, T, S). Leading dimensions of size 1 are first repeated to the size of those
+    of `x`.
     """
     if mask is None or x.dim() == 3:
         return mask
@@ -166,17 +166,18 @@ class LstmModule(nn.LSTM):
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
-    """Return `x` reshaped to sequences (N, T, D). On a GPU the result has the dtype of the weights of `layer`."""
+    """Return `x` reshaped to sequences (N, T, D). On a GPU it is also converted to the dtype of the weights of
+    `layer`.
+    """
     weight = layer.weight_ih_l0
     assert isinstance(weight, Tensor)
     return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
-    """Return the context manager in which a recurrent layer must run on the device of `x`.
-
-    On CUDA it turns autocast off, which would compute in float16 even if its dtype is bfloat16. On the CPU
-    it turns oneDNN off, whose LSTM in half precision fails on many processors; torch's own LSTM does not.
+    """Return the context manager in which a recurrent layer must run on the device of `x`. On CUDA it turns autocast
+    off, because autocast would compute in float16 even if its dtype is bfloat16. On the CPU it turns oneDNN off,
+    because oneDNN's LSTM in half precision fails on many processors.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)

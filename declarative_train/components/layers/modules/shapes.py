@@ -42,8 +42,8 @@ class GlobalMaxPoolModule(nn.Module):
 
 
 class PatchEmbeddingModule(nn.Module):
-    """Module that splits images (B, C, H, W) into patches, row by row, and applies one linear map to each: (B,
-    T, D).
+    """Module that splits images (B, C, H, W) into T patches, row by row, and applies one linear map to each: (B, T,
+    D).
     """
 
     def __init__(
@@ -75,9 +75,7 @@ class DropPathModule(nn.Module):
 
 
 class EmbeddingNoiseModule(nn.Module):
-    """Module that in training adds uniform noise to vectors (B, T, D). Its magnitude is at most alpha / sqrt(T
-    * D).
-    """
+    """Module that in training adds uniform noise, of at most alpha / sqrt(T * D), to vectors (B, T, D)."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
