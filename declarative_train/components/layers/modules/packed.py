@@ -65,7 +65,7 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the look-up table of nf4: for each value of a byte, the two levels that it encodes. int8 has no table."""
+        """Fill the look-up table of nf4: for each value of a byte, the two levels it encodes. int8 has no table."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
