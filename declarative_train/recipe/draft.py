@@ -26,12 +26,12 @@ T = TypeVar("T", bound=Section)
 
 
 class Draft(NamedTuple):
-    """Parts of a recipe that could be read.
+    """Sections of a recipe that could be read, and what is known about the others.
 
     `tree`: the merged YAML, with templates rendered. `sections`: the sections without errors, by name; omitted optional
     sections have their defaults. A section is absent if it has errors, or if the file is a fragment without it; checks
     that need it then do nothing. `scope`: the graph of the model, with blocks expanded; None if it has errors. `split`:
-    names of the data sets, also if another part of the section `data` has errors; None if unknown. `rules`: the entries
+    names of the data sets, also if another key of the section `data` has errors; None if unknown. `rules`: the entries
     of `model.parameters` that could be read. `head`: the values of the top-level keys that are not sections.
     """
 
@@ -47,8 +47,8 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every single value of the recipe with its path and span, defaults included. The values of a section
-        with errors are given as they are written.
+        """Yield every single value of the recipe with its path and span, defaults included. If a section has errors,
+        its values are those that the user wrote.
         """
         return leaves({**self.head, **self.sections}, self.tree)
 

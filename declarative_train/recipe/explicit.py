@@ -60,7 +60,7 @@ class _Explicit:
         for name in HEAD:
             value = getattr(recipe, name)
             if name == "vars":
-                value = self._as_written(recipe.document.root.get(name) or {})  # rendered when they are read again
+                value = self._as_written(recipe.document.root.get(name) or {})  # templates stay templates
             elif name == "meta":
                 value = self._as_written(recipe.tree.get(name) or {})
             if value not in (None, {}, ()):
@@ -90,8 +90,8 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Return whether `evaluation.every` is 1 epoch by default: early stopping or the best checkpoint needs a
-        metric, and `training.epochs` is not below 1. (A shorter run is evaluated once, at its end.)
+        """Return True if an omitted `evaluation.every` means 1 epoch. This is so if early stopping or the best
+        checkpoint needs a metric. It is not so in a run of less than one epoch, which is evaluated once, at its end.
         """
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
@@ -107,7 +107,7 @@ class _Explicit:
             return found.word
         return self._fields(found.with_defaults(), node)
 
-    # -- what was read by a model of its own
+    # -- sections and components
 
     def _read(self, value: object, node: Node | None) -> object:
         if isinstance(value, BaseModel):
@@ -117,7 +117,7 @@ class _Explicit:
         if isinstance(value, list | tuple):
             items = node.items if isinstance(node, Sequence) and len(node.items) == len(value) else [None] * len(value)
             return [self._read(item, typed) for item, typed in zip(value, items, strict=True)]
-        if isinstance(node, Scalar) and node.value == value:  # else a path, which is absolute by now
+        if isinstance(node, Scalar) and node.value == value:  # they differ for a path, which was made absolute
             return self._as_written(node)
         return str(value) if isinstance(value, Duration) else value
 
@@ -126,12 +126,12 @@ class _Explicit:
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name
             if isinstance(value, Section) and name == value.inline:
-                found = {**self._fields(inner, node), **found}  # its `type` first
+                found = {**self._fields(inner, node), **found}  # `type` comes first
             elif inner is not None:
                 found[key] = self._read(inner, _below(node, key))
         return found
 
-    # -- the model, whose nodes stay as they are typed
+    # -- the model, whose nodes stay as written
 
     def _model(self, node: Node | None) -> Values:
         assert isinstance(node, Mapping)
@@ -196,8 +196,8 @@ class _Explicit:
         return found
 
     def _fill(self, node: Mapping, added: MappingABC[str, object]) -> Values:
-        """Return the keys of `node` as written, followed by those keys of `added` that it does not have and that are
-        not None. Nested mappings are combined in the same way.
+        """Return the keys of `node` as written, followed by the missing keys with their values from `added` (except
+        None). Nested mappings are filled in the same way.
         """
         found = Values()
         for entry in node:
@@ -228,7 +228,7 @@ class _Explicit:
                 found[entry.name] = self._as_written(entry.value)
         return found
 
-    # -- what is typed
+    # -- values as written
 
     def _as_written(self, node: object) -> object:
         if isinstance(node, Mapping):
@@ -240,8 +240,8 @@ class _Explicit:
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Return whether a value may be a secret: it comes from a template that reads the environment, or from another
-        template and `masked` would hide a part of it.
+        """Return whether a value may be a secret, so that its template is shown instead. It may be one if its template
+        reads the environment, directly or through a var, or if `masked` would hide a part of the value.
         """
         if node.template is None:
             return False
@@ -255,8 +255,8 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 
 def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Yield (node, {key: value}) for every layer and block node, also for those inside blocks of the recipe. Shipped
-    blocks are not entered; for a node whose type is a block of the recipe the second item is {}.
+    """Yield (node, {key: value}) for every layer and block node, also inside blocks of the recipe. Nodes inside shipped
+    blocks are left out. For a node whose type is a block of the recipe, the second item is {}.
     """
     for node in scope.nodes:
         if isinstance(node, LayerNode):

@@ -30,9 +30,11 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Yield the single values of a recipe, in the standard order of sections. `values`: {name: value} of the sections
-    and other top-level keys that could be read, with their defaults. `tree`: the recipe as written; the model, and the
-    keys that are not in `values`, are read from it.
+    """Yield the single values of a recipe, in the standard order of sections.
+
+    `values`: {name: value} of the sections and other top-level keys that could be read, with their defaults. `tree`:
+    the merged recipe. The model, and keys that are not in `values`, are yielded as they are in `tree`, without
+    defaults.
     """
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
@@ -65,7 +67,7 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
     elif value not in (None, {}, ()):
         shown = str(value) if isinstance(value, Duration) else value
         if isinstance(node, Scalar) and node.value == value:
-            shown = node.value  # 30, where the model holds 30.0
+            shown = node.value  # as written: 30 instead of 30.0
         yield Leaf(path, shown, None if node is None else node.span)
 
 

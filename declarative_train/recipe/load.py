@@ -22,7 +22,7 @@ from declarative_train.source.node import Scalar
 
 class Loaded(NamedTuple):
     """Result of loading. `recipe`: None if there is an error, and for a fragment (a file that only other recipes use).
-    `document`: the merged YAML; None if the text cannot be parsed. `draft`: the parts that could be read; None if
+    `document`: the merged YAML; None if the text cannot be parsed. `draft`: the sections that could be read; None if
     nothing was read.
     """
 
@@ -55,7 +55,7 @@ def load(
     if (unknown := _check_language(document.root)) is not None:
         return Loaded(None, document, [unknown])
     recipe, draft, document, found = parse(document, plugins=plugins)
-    # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
+    # Where the YAML has an error, the reader continues with a guess. Errors inside the guess are not the user's.
     guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]
     diagnostics = diagnostics + [item for item in found if not any(_begins_in(span, item.span) for span in guessed)]
     if recipe is not None and recipe.sweep is not None and not over:
@@ -68,8 +68,8 @@ def load(
 
 
 def _check_language(root: Tree) -> Diagnostic | None:
-    """Return the error for a recipe whose `language` this version of dtrain does not read, else None. The caller
-    reports no other diagnostic after this error.
+    """Return an error if this version of dtrain does not read the recipe's `language`, else None. The caller then
+    reports only this error.
     """
     node = root.get("language")
     number = node.value if isinstance(node, Scalar) else None
@@ -80,9 +80,10 @@ def _check_language(root: Tree) -> Diagnostic | None:
 
 
 def select_new(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the diagnostics that one value of a sweep causes: those in `found` (for the recipe with the value) that
-    are not in `known` (for the recipe without it). `at`: the span of the value; a diagnostic at another span gets a
-    reference to it.
+    """Return the diagnostics that one value of a sweep causes: those in `found` that are not in `known`.
+
+    `found` is the result for the recipe with the value, `known` the result without it. `at`: the span of the value; a
+    diagnostic at another span gets a reference to it.
     """
     said = set(known)
     new = [item for item in found if item not in said]

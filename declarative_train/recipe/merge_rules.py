@@ -14,7 +14,7 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys, `either` and `other`, of the mapping at the path `holder` that exclude each other. When recipes are
+    """Two keys, `either` and `other`, that exclude each other in the mapping at the path `holder`. When recipes are
     merged, the key of the later recipe removes the other key.
     """
 
@@ -22,7 +22,9 @@ class Alternatives(NamedTuple):
     either: str
     other: str
     is_reported_by_reader: bool = False
-    """True if the reader of the mapping reports both; otherwise the rule `exclusive_keys` does."""
+    """True if the code that reads the mapping reports a mapping with both keys. If False, the rule `exclusive_keys`
+    reports it.
+    """
 
 
 EXCLUSIVE = (
@@ -47,7 +49,7 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 def normalise(path: Path, node: Node) -> Node:
     """Return the value at `path` in its long form: `precision: bf16` becomes `precision: {compute: bf16}`. A value that
-    has no short form, or is not in it, is returned unchanged, valid or not.
+    is not a short form is returned unchanged, even if it is invalid.
     """
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
@@ -73,9 +75,9 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _expand_loss(node: Mapping) -> Mapping:
-    """Return the section `objective` with the short form `loss: {...}` expanded to `losses: {loss: ...}`. The new
-    `losses` replaces the losses of the base recipe. A section that has both keys, in a way that `_may_be_together` does
-    not allow, is returned unchanged.
+    """Return the section `objective` with `loss: {...}` replaced by its long form `losses: {loss: ...}`. The new
+    `losses` replaces the losses of the base recipe. A section that has both keys is returned unchanged, except in the
+    cases of `_may_be_together`.
     """
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):
@@ -95,8 +97,8 @@ def _expand_loss(node: Mapping) -> Mapping:
 
 
 def _may_be_together(short: Node, long: Node) -> bool:
-    """Return whether the values of `loss` (`short`) and `losses` (`long`) are allowed in one section: at least one of
-    them has only nulls, which remove losses of the base recipe.
+    """Return whether one section may have both `loss` (value `short`) and `losses` (value `long`). It may if one of the
+    two has only nulls, because a null only removes a loss of the base recipe.
     """
     if not isinstance(long, Mapping):
         return _is_not_null(short) and is_null(long)
@@ -104,8 +106,8 @@ def _may_be_together(short: Node, long: Node) -> bool:
 
 
 def _add_source_type(node: Mapping) -> Mapping:
-    """Return the mapping of a data set, with `type: source` added if it has a `source` and no `type`. Merging replaces
-    a set by one of another type, so the added type makes it replace a set of the base that has no `source`.
+    """Return the mapping of a data set, with `type: source` added if it has a `source` but no `type`. Merging replaces
+    a set whose type differs instead of merging it, so this set then replaces a set of the base that has no `source`.
     """
     source = node.entry("source")
     if source is None or not _is_not_null(source.value) or node.entry("type") is not None:
@@ -114,8 +116,8 @@ def _add_source_type(node: Mapping) -> Mapping:
 
 
 def _name_metrics(node: Sequence) -> Node:
-    """Return a list of metrics `[accuracy]` in its long form `{accuracy: {}}`. A list with a repeated name, or with an
-    item that is not a name, is returned unchanged; it is reported when the section is read.
+    """Return a list of metrics (`[accuracy]`) in its long form `{accuracy: {}}`. An invalid list (a repeated name, or
+    an item that is not a name) is returned unchanged; the reader of the section reports it.
     """
     entries = []
     for item in node.items:
@@ -156,8 +158,8 @@ def _default_type(path: Path) -> str | None:
 
 
 def add_default_types(tree: Mapping) -> Mapping:
-    """Return the recipe with `type` added to each component that has a default type and does not set it. Only call this
-    after merging and rendering: an added type would replace the type of a base recipe.
+    """Return the recipe with `type` added to each component that has a default type and does not set one. Call this
+    only after merging, because an added type would replace the type of the base recipe.
     """
 
     def add_type(path: Path, entry: Entry) -> Node:
@@ -191,9 +193,9 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes that a word of `parallelism` in the base recipe means, so that the mapping `over` of a later
-    recipe can be merged over them. None at other paths, and for `auto` and `dp`, which the mapping replaces. If `over`
-    has a data axis of size `all`, the data axes of the word are left out.
+    """Return the axes that a word of `parallelism` in the base recipe means, so that a mapping in a later recipe can be
+    merged over them. `over`: this mapping. If it has a data axis of size `all`, the data axes of the word are left out,
+    because only one axis can have this size. None at other paths, and for `auto` and `dp`, which the mapping replaces.
     """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
@@ -210,5 +212,5 @@ MERGE_RULES = MergeRules(
     default_type=_default_type,
     opened=_expand_word,
     foreign=diagnose_other_file,
-    depth=3,  # of a set under `data.split`
+    depth=3,  # the paths of sets under `data.split`
 )

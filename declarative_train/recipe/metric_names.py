@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from declarative_train.recipe.sections.evaluation import Evaluation
 from declarative_train.recipe.sections.objective import ObjectiveSection
 
-FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets names them
+FINAL_SETS = ("test",)  # evaluated only at the end, unless `evaluation.sets` names them
 
 
 def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
@@ -20,13 +20,13 @@ def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> 
 
 
 def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
-    """Return {full name: True if larger values are better} for the losses and metrics of each evaluated set. A full
-    name is `validation/accuracy`.
+    """Return {name: True if larger values are better} for the losses and metrics of each evaluated set. A name has the
+    form `validation/accuracy`.
     """
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False
-        if len(objective.losses) > 1:  # of one it is the loss itself
+        if len(objective.losses) > 1:  # a single term is equal to the loss
             names |= {f"{each}/loss/{term}": False for term in objective.losses}
         names |= {f"{each}/{name}": term.component.higher_is_better for name, term in objective.metrics.items()}
     return names

@@ -31,12 +31,12 @@ from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, find
 from declarative_train.source.template import Templates, render_vars
 
-OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
+OPENED_LATER = ("graph", "blocks", "parameters")  # keys of `model`, rendered later with `params` and `index`
 
 
 class Parsed(NamedTuple):
     """Result of parsing. `recipe`: None if there is an error, and for a fragment (a file that only other recipes use).
-    `draft`: the parts that could be read. `document`: the document, with the texts of all plugins and shipped blocks
+    `draft`: the sections that could be read. `document`: the document, with the texts of all plugins and shipped blocks
     that were read.
     """
 
@@ -55,7 +55,7 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     templates = Templates()
     tree, found = _render_tree(rename_misspelt_sections(document.root), templates, names)
     diagnostics = diagnostics + found
-    failed = [diagnostic.span for diagnostic in diagnostics]  # a template that failed has no value to judge
+    failed = [diagnostic.span for diagnostic in diagnostics]  # no further errors about the values of these
 
     sectioning = Sectioning(document, tree, templates, names, plugins)
     sectioning.read()
@@ -63,9 +63,9 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     found = sectioning.diagnostics + check(draft, document.root)
     found += [*find_moved_wires(document), *displaced_loss(document)]
     found = [each for each in found if each.rests_on not in sectioning.unread]
-    failed += templates.failed  # in the model too, and those that failed only because a var did
+    failed += templates.failed  # also those in the model, and those that read a wrong var
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
-    diagnostics = list(dict.fromkeys(diagnostics))  # a block that is used many times has its errors once
+    diagnostics = list(dict.fromkeys(diagnostics))  # each use of a block repeats its errors
     diagnostics = explain_by_version(tree, diagnostics)
     if sectioning.is_part or any(diagnostic.is_error for diagnostic in diagnostics):
         return Parsed(None, draft, sectioning.whole_document(), diagnostics)
@@ -110,7 +110,9 @@ _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 @cache
 def draft_rules() -> tuple[_Rule, ...]:
-    """Return the rules that check a draft, sorted by name, from this package and the packs."""
+    """Return the rules that check a draft, those of packs included, sorted by name. A rule is a function that yields
+    diagnostics.
+    """
     tables = {"declarative_train.recipe.checks": RULES}
     tables |= {pack.checks: load_from_pack(f"{pack.checks}:RULES") for pack in find_packs().values() if pack.checks}
     found: dict[str, _Rule] = {}
@@ -121,7 +123,7 @@ def draft_rules() -> tuple[_Rule, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-NAMED = {  # mappings of names, except nodes and blocks
+NAMED = {  # mappings whose keys are names that the user chooses, except those of nodes and blocks
     "a field": ("data", "fields"),
     "a set": ("data", "split"),
     "a loss": ("objective", "losses"),
@@ -142,6 +144,6 @@ def _bad_names(tree: Mapping) -> Iterator[Diagnostic]:
         holder = find(tree, path)
         for entry in holder if isinstance(holder, Mapping) else ():
             if what == "a metric" and isinstance(entry.value, Mapping) and entry.value.get("type") is None:
-                continue  # its name is its type, and reported as one
+                continue  # its name is its type, and is reported as a type
             if not is_name(entry.name):
                 yield bad_name(entry.key.span, entry.name, what)

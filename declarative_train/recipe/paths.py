@@ -15,7 +15,7 @@ from declarative_train.core.span import Span
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 
-_OF_SOURCES = ("path", "root", "folder")  # the last two are words of plugins
+_OF_SOURCES = ("path", "root", "folder")  # plugins use the last two
 
 
 class Paths(NamedTuple):
@@ -64,7 +64,7 @@ class Paths(NamedTuple):
         found = table[str(kind.value)] if isinstance(kind, Scalar) and kind.value in table else None
 
         def absolute(each: Entry) -> Node:
-            if each.name == "of" and isinstance(each.value, Mapping):  # of a mixture: its sources
+            if each.name == "of" and isinstance(each.value, Mapping):  # the sources of a mixture
                 return self.in_sources(each.value)
             if found is not None and each.name in found.path_keys:
                 is_word = isinstance(each.value, Scalar) and not found.is_path(str(each.value.value))

@@ -108,7 +108,7 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     if may_import and (layers or sinks or any(components.values())) and not problems:
         try:
             import_plugin(path)
-        except Exception as problem:  # whatever the user's code does wrong is the user's to see
+        except Exception as problem:  # the user's code may raise anything
             plugins.diagnostics.append(plugin_fails(span, shown, f"{type(problem).__name__}: {_reason(problem)}"))
 
 

@@ -45,7 +45,7 @@ def read(
         own, rest = node.only(own_keys), node.without(own_keys)
         inner = children_of(model)[model.inline].model
         children.take(model.inline, *read_component(inner, node, where, at, own_keys))
-        if children.diagnostics:  # of another type the base's keys are gone, and of one that is none they may not be
+        if children.diagnostics:  # an unknown type keeps keys of the base recipe, which are not mistakes
             kind = rest.get("type")
             is_no_type = isinstance(kind, Scalar) and isinstance(kind.value, str) and kind.value not in table(inner)
             children.names += [
@@ -73,9 +73,11 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """Return the component of kind `kind` (`Loss`) that `type` in the mapping `node` names, or None and errors.
-    `where`: dotted path of the mapping. `at`: span at which a missing `type` is reported. `others`: keys of the mapping
-    that do not belong to the component. `choices`: {type: class} to choose from; None: all types of the kind.
+    """Return the component that the `type` in the mapping `node` names, or None and errors.
+
+    `kind`: class of all components to choose from, such as `Loss`. `where`: dotted path of the mapping. `at`: span at
+    which a missing `type` is reported. `others`: keys of the mapping that do not belong to the component. `choices`:
+    {type: class} to choose from; None: all types of the kind.
     """
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
@@ -90,12 +92,12 @@ def read_component(
         foreign = ((entry.key.span, entry.name, hints.get(entry.name)) for entry in node)
         if found := [unknown_key(at, key, f"`{where}`", anyones, hint) for at, key, hint in foreign if hint]:
             return None, found
-        nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
+        nobodys = (entry for entry in node if entry.name not in anyones)  # `missing` is dropped for a fragment
         return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
     if not isinstance(name, Scalar) or not isinstance(name.value, str):
         return None, [wrong_type(name.span, "type", describe_node(name), f"the type of a {word}")]
     if name.value not in known:
-        word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
+        word = f"type of {word}" if word in ("field", "source", "split") else word  # fields also have names
         return None, [unknown_type(name.span, name.value, word, known)]
     model = known[name.value]
     keys, children = tuple(others), _Children()
@@ -113,7 +115,7 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """Return the layer of class `layer` for `node`, a node of the graph, or None and errors. `at`: span at which
+    """Return an instance of the class `layer`, read from the graph node `node`, or None and errors. `at`: span at which
     missing keys are reported. `words`: keys that every node may have (`input`, `repeat`, ...).
     """
     keys, children = tuple(words), _Children()
@@ -125,8 +127,9 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for an unknown key `name` of the component `model`: the other types in the table `known` that
-    have this key, else the section that has it. None if neither has it, or if the component has a similar key `near`.
+    """Return a help line that says where the key `name`, which the component `model` does not have, belongs. It names
+    the other types in the table `known` that have the key, else the section. None if there are none, or if the
+    component has a similar key `near`.
     """
     if near is not None:
         return None
@@ -134,15 +137,15 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
     if others:
         return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
     from declarative_train.recipe.hints.key_places import (
-        home_of,  # slow, and for mistakes only
+        home_of,  # called only for mistakes, because it is slow
     )
 
     return home_of(name, near)
 
 
 class _Children:
-    """Values inside a mapping that are sections or components and are read before pydantic reads the rest. `names`:
-    their keys. `given`: {key: section or component}, without those that have errors.
+    """Values inside a mapping that are sections or components. They are read here, before pydantic reads the other
+    values. `names`: their keys. `given`: {key: section or component}, without those that have errors.
     """
 
     def __init__(self) -> None:
@@ -201,9 +204,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _format_split(node: Scalar) -> str | None:
-    """Return the split that a number or a percentage probably means, as text for a hint: `{validation: 0.2}` for `0.2`
-    or `20%`. None for other values.
-    """
+    """Return the text `{validation: 0.2}` for `0.2` or `20%`, which users write for `split`; None for other values."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -234,8 +235,8 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return a hint for a value that is written where a mapping of names is expected: a list, or the name of a
-    component. None for other values.
+    """Return a hint for a list or the name of a component, written where a mapping from names to components is
+    expected. None for other values.
     """
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"
@@ -247,9 +248,9 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if the user wrote only the name of a component where a mapping is expected: the mapping with this
-    `type` and the required keys. None for other values. `known`: {type: class}. `others`: required keys that do not
-    belong to the component.
+    """Return a hint for the name of a component, written where a mapping is expected: the mapping with this `type` and
+    the required keys. None for other values. `known`: {type: class}. `others`: required keys that do not belong to the
+    component.
     """
     if not isinstance(node, Scalar):
         return None

@@ -50,8 +50,8 @@ class Spans:
         self._root = root
 
     def __call__(self, path: str | Path) -> Span:
-        """Return the span of the value at a path. If there is no such value: the span of the key that encloses it most
-        closely, or of the start of the file.
+        """Return the span of the value at a path. If there is no such value, return the span of the innermost key
+        around it, or of the start of the file.
         """
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         node = find(self._root, parts)
@@ -60,8 +60,8 @@ class Spans:
         return self.key(parts[:-1])
 
     def key(self, path: str | Path) -> Span:
-        """Return the span of the key at a path. If there is no such key: the span of the key that encloses it most
-        closely, or of the start of the file.
+        """Return the span of the key at a path. If there is no such key, return the span of the innermost key around
+        it, or of the start of the file.
         """
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         while parts:
@@ -107,22 +107,22 @@ class Recipe(NamedTuple):
 
     @property
     def mode(self) -> Parallelism:
-        """Section `parallelism`, as axes or `dp`. Not to be called while it is `auto`, which the planner replaces."""
+        """Section `parallelism`, as axes or `dp`. Call it only after the planner has replaced `auto`."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Names of everything outside the model that the model reads, and of everything that losses and metrics read:
-        fields, outputs of fields, and nodes.
+        """Names of the fields that the model reads, and of the fields, outputs of fields and nodes that losses and
+        metrics read.
         """
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
 
     def span(self, path: str | Path) -> Span:
-        """Return the span of the value at a dotted path. If there is no such value: the span of the key that encloses
-        it most closely, or of the start of the file.
+        """Return the span of the value at a dotted path. If there is no such value, return the span of the innermost
+        key around it, or of the start of the file.
         """
         return Spans(self.tree)(path)
 

@@ -12,13 +12,16 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics of a recipe. If its key `requires` excludes this version of dtrain, an error that says so
-    is added, and each diagnostic about an unknown key or type says that the version may be the reason.
+    """Return the diagnostics of a recipe, extended if its key `requires` excludes this version of dtrain. An error then
+    says so, and the help of each unknown key or type names the version as a possible reason.
     """
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
-    from declarative_train.core.machine import UNINSTALLED, own_version  # which few recipes need
+    from declarative_train.core.machine import (
+        UNINSTALLED,
+        own_version,
+    )  # few recipes need this import
 
     installed = own_version()
     try:

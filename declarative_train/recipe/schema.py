@@ -106,7 +106,7 @@ class _Definitions:
             said = document_key(about, written["properties"][name].get("default"))
             properties[name] = {**said, **_or_open(self._value(value))}
         holders = [properties]
-        while holders:  # one that is used may use others
+        while holders:  # a definition may use further ones
             holder = holders.pop()
             used = [name for name in inner if name not in self.definitions and _is_used(name, holder)]
             self.definitions |= {name: inner[name] for name in used}
@@ -126,7 +126,7 @@ class _Definitions:
         else:
             name = _AXES.get(child.model, name)
             if name not in self.definitions:
-                self.definitions[name] = {}  # its place, should it hold itself
+                self.definitions[name] = {}  # present before it is made, because it may contain itself
                 self.definitions[name] = self.model(child.model)
             item = {"$ref": f"#/$defs/{name}"}
         if child.holder is dict:
@@ -140,8 +140,8 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of the section `section`, whose mapping also has the keys of a component (as a loss term
-        does), and return a reference to it. `name`: name of the section.
+        """Add the definition of a section that has the keys of a component in its own mapping (as a loss term has), and
+        return a reference to it. `name`: name of the section.
         """
         assert section.inline is not None
         own = self.model(section)
@@ -156,10 +156,10 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """Add `$defs/NAME`: a mapping in which the value of `key` (`type`) selects one of `models`; unknown keys are
-        errors. `own`: schema of further keys, which the mapping may have for every model.
+        """Add `$defs/NAME`: a mapping in which the value of `key` (such as `type`) selects one of `models`. Unknown
+        keys are errors. `own`: schema of further keys, which the mapping may have for every model.
         """
-        self.definitions[name] = {}  # its place, should it hold itself
+        self.definitions[name] = {}  # present before it is made, because it may contain itself
         branches = {}
         for kind, model in sorted(models.items()):
             branch = self.model(model)
@@ -181,9 +181,10 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: a mapping with the key `key`, whose value selects the schema of the mapping in `branches`.
-        `about`: description of the mapping. `others`: schema of further values of `key`; with these the mapping may
-        have any keys.
+        """Add `$defs/NAME`: a mapping in which the value of `key` selects a schema from `branches`.
+
+        `about`: {description} of the mapping. `others`: schema of further values that `key` may have. For such a value,
+        the other keys of the mapping are not restricted.
         """
         tests: list[Schema] = []
         default = branches.get("tensor")
@@ -191,11 +192,11 @@ class _Definitions:
             self.definitions[f"{name}.{kind}"] = branch
             test = {"properties": {key: {"const": kind}}, "required": [key]}
             tests.append({"if": test, "then": {"$ref": f"#/$defs/{name}.{kind}"}})
-        if others is OPEN:  # a part of a base's mapping, or one whose type need not be said
+        if others is OPEN:  # `type` may be in the base recipe, or have a default
             known = sorted({word for branch in branches.values() for word in branch["properties"]})
             then = {"properties": default["properties"] if default else {}, "propertyNames": {"enum": known}}
             tests.append({"if": {"not": {"required": [key]}}, "then": then})
-        # without a description of its own: hovering shows that of the type which is named
+        # `key` has no description here, so that an editor shows that of the chosen type.
         choices = {"anyOf": [{"enum": sorted(branches)}, others]}
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
@@ -218,8 +219,8 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add descriptions to the schemas in `definitions`, in place: the docstrings of the fields of all pydantic models
-    nested in `model`.
+    """Add the docstrings under the fields of pydantic classes to `definitions`, as descriptions, in place. The classes
+    are those in the annotations of `model`, at any depth.
     """
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
@@ -230,7 +231,10 @@ def _document(definitions: Schema, model: type[BaseModel]) -> None:
             _document(definitions, each)
 
 
-_AXES: dict[type[BaseModel], str] = {DataAxes: "data_axes", PipelineAxis: "pipeline_axis"}  # `data` is a section
+_AXES: dict[type[BaseModel], str] = {
+    DataAxes: "data_axes",
+    PipelineAxis: "pipeline_axis",
+}  # `data` is also a section
 _TERMS = {"losses": "loss_term", "metrics": "metric_term"}
 _UNWANTED = ("title", "default", "required")
 

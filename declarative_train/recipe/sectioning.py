@@ -46,7 +46,10 @@ from declarative_train.source.template import Templates
 @dataclass(slots=True)
 class Sectioning:
     """Reader of the sections of a rendered recipe. `read` reads all of them; after it, `draft` and `recipe` return the
-    results. `unread`: names of the parts that could not be read; the caller drops diagnostics that depend on them.
+    results.
+
+    `names`: variables for templates. `may_import`: whether plugins may be imported, which runs their code. The fields
+    after it are results. `unread`: names of what could not be read; the caller drops diagnostics that depend on it.
     """
 
     document: Document
@@ -68,8 +71,9 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True if missing keys may be in other files: the recipe is a fragment, a file could not be read, or `extends`
-        is misspelt."""
+        """True if missing keys may be in other files. This is so for a fragment, if a file could not be read, and if
+        `extends` is misspelt.
+        """
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True
@@ -78,7 +82,7 @@ class Sectioning:
     def read(self) -> None:
         if self.is_part:
             self.unread.add("all files")
-        if not isinstance(find(self.tree, ("data", "fields")), Mapping):  # which is reported
+        if not isinstance(find(self.tree, ("data", "fields")), Mapping):  # already reported
             self.unread.add("data.fields")
         self._head()
         with adding(self._plugins()):
@@ -86,7 +90,7 @@ class Sectioning:
 
     def _sections(self) -> None:
         tree = add_default_types(self.tree)
-        for name in sorted(SECTIONS, key=lambda name: name == "model"):  # which is read with the others in view
+        for name in sorted(SECTIONS, key=lambda name: name == "model"):  # needs the other sections
             entry = tree.entry(name)
             if entry is None:
                 self._absent(name)
@@ -108,8 +112,8 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """Read the top-level keys that are not sections, and report unknown keys. If the name of a section is misspelt,
-        its section is read all the same, but the key is reported.
+        """Read the top-level keys that are not sections, and report unknown keys. A misspelt section is read under its
+        correct name, but its key is reported.
         """
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_find_outdented(self.document.root))
@@ -178,8 +182,9 @@ class Sectioning:
         self._name_displaced_plugins()
 
     def _name_displaced_plugins(self) -> None:
-        """Extend errors about unknown types if the recipe's list of plugins replaced the list of its base: a plugin of
-        the base may define the type."""
+        """Extend errors about unknown types if the recipe's list of plugins replaced the list of its base, because a
+        plugin of the base may define the type.
+        """
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
             related = Related(gone.span, "the list of this recipe replaces these plugins, so it must contain all")
@@ -188,7 +193,7 @@ class Sectioning:
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
-        """Expand the model, and check the references in the objective: the tensors that they name are the outputs of
+        """Expand the model, and check the references of the objective. The nodes that they name become the outputs of
         the model.
         """
         objective = self.sections.get("objective")
@@ -247,7 +252,7 @@ class Sectioning:
     def _plugins(self) -> Added:
         files = self._plugin_files()
         if files:
-            from declarative_train.recipe.plugins import read_plugins  # which costs time, for few
+            from declarative_train.recipe.plugins import read_plugins  # a slow import that few recipes need
 
             plugins = read_plugins(files, may_import=self.may_import)
             self.layers = {**LAYERS, **plugins.layers}
@@ -289,13 +294,13 @@ class Sectioning:
                 continue
             is_checkpoint = PurePath(values.path).name.startswith("step_")
             if not PurePath(values.path).suffix and not is_checkpoint and "://" in path:
-                self.diagnostics.append(newest_run(span, values.path))  # one that should be here is for the plan
+                self.diagnostics.append(newest_run(span, values.path))  # a local run is checked by the plan
             given.append(Weights(entry.name, path, values.rename, span, values.statistics, exclude=exclude))
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the valid selectors in the list `exclude` of the entry `name` of `model.weights`, and report the
-        others.
+        """Return the valid selectors in `selectors`, the list `exclude` of the entry `name` of `model.weights`. Report
+        the others.
         """
         found = []
         for place, selector in enumerate(selectors):
@@ -356,8 +361,8 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
 
 
 def _find_outdented(root: Mapping) -> Iterator[str]:
-    """Yield the top-level keys that follow an empty section and belong inside it, but are not indented. (The empty
-    section is reported, these keys are not.)
+    """Yield the top-level keys that belong inside the empty section above them but are not indented. The caller does
+    not report these keys, because the empty section is reported.
     """
     holder: set[str] = set()
     for entry in root:

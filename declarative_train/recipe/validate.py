@@ -51,9 +51,9 @@ def validate(
 
     `where`        name of the mapping in messages (default: its `type` in backticks)
     `at`           span at which missing keys are reported (default: that of the mapping's `type`, else of the mapping)
-    `leave`        keys that are not read from the mapping: `given` has their values, unless these have errors
+    `leave`        keys of the mapping that are not read here
     `extra_known`  keys that are suggested for an unknown name in addition to the model's own
-    `given`        values that were read elsewhere, by key
+    `given`        values of keys in `leave` that the caller has read; a key with errors is absent
     `elsewhere`    function (unknown key, nearest known key or None) that returns where the key belongs, or None
     """
     left = frozenset(leave)
@@ -64,12 +64,12 @@ def validate(
     try:
         made = model.model_validate({**values, **(given or {})})
     except ValidationError as found:
-        ignored = left - (given or {}).keys() | internal  # the errors of these were reported where they were read
+        ignored = left - (given or {}).keys() | internal  # the reader of these values reported their errors
         errors = [error for error in found.errors(include_url=False) if not ignored.intersection(error["loc"][:1])]
     errors += [{"type": "extra_forbidden", "loc": (key,), "msg": "", "input": values[key]} for key in sorted(internal)]
     if not errors:
         return made, []
-    from declarative_train.recipe.hints.pydantic_errors import (  # which a recipe that is right does not need
+    from declarative_train.recipe.hints.pydantic_errors import (  # imported only for errors
         Reading,
         explain,
     )
@@ -83,7 +83,7 @@ def validate(
 
 C = TypeVar("C", bound=Component)
 
-KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
+KINDS: dict[type[Component], tuple[str, str]] = {  # interface -> (word in messages, place of its table)
     Adapter: ("adapter", "adapters.ADAPTERS"),
     Dataset: ("source", "datasets.DATASETS"),
     Field: ("field", "fields.FIELDS"),
@@ -120,8 +120,9 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return {type: class} of all components of a kind, those of plugins included; for `Layer` from the table `LAYERS`.
-    The table is imported here, because its module imports the kinds.
+    """Return {type: class} of all components of a kind, those of plugins included.
+
+    The module of the table is imported here, because it imports the classes of the kinds.
     """
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
@@ -135,12 +136,12 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Type of a field that pydantic does not read itself. `model`: class of a section, or a kind of component.
-    `holder`: dict or tuple if the field has a mapping or a list of them, None if it has a single one.
+    """Type of a field that contains sections or components, which pydantic does not read itself. `model`: class of the
+    section, or kind of component. `holder`: dict for a mapping of them, tuple for a list, None for a single one.
     """
 
     model: Any
-    holder: type | None  # dict, tuple, or None for one
+    holder: type | None
 
 
 @cache

@@ -1,7 +1,6 @@
-"""Spans of values and errors inside a shipped block, moved to the value of the recipe that caused them.
+"""Errors inside a shipped block, reported at the value of the recipe that caused them.
 
-The user did not write the body of such a block, so a message points to the value that the recipe gives to the block's
-parameter.
+The user did not write the block. So a message points to the value that the recipe gives to a parameter of the block.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return an error inside a shipped block with a span in the recipe. If the text with the error reads exactly one
-    block parameter that the node sets, it is the span of this value, else `at`. `fields`: the keys of the node that
-    uses the block. `at`: span of its `type`.
+    """Return the diagnostic `problem` with its span moved out of the file of the shipped block `block`, into the
+    recipe.
+
+    `fields`: the keys of the node that uses the block. The new span is that of a key, if the text with the error reads
+    exactly one block parameter that this node sets; else it is `at`, the span of the node's `type`. A diagnostic in
+    another file is returned unchanged.
     """
     assert block.file is not None
     if problem.span.path != block.file.path:
@@ -40,8 +42,8 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return {block parameter: span of the value} for the values that a node gives to a shipped block; {} for other
-    blocks. `fields`: the keys of the node.
+    """Return {block parameter: span of its value} for the parameters of a shipped block whose values are written in the
+    recipe; {} for other blocks. `fields`: the keys of the node that uses the block.
     """
     if block.file is None:
         return {}
@@ -49,15 +51,16 @@ def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
 
 
 def params_read(node: Node) -> set[str]:
-    """Return the names of the block parameters that a template reads (`params.NAME`); none if `node` is not a
+    """Return the names of the block parameters that a template reads (`params.NAME`); an empty set if `node` is not a
     scalar.
     """
     return set(_PARAM.findall(node.text)) if isinstance(node, Scalar) else set()
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return the node `rendered` with spans of the recipe: a value whose template reads exactly one block parameter
-    gets the span of that parameter. `written`: the same node before rendering. `spans`: {block parameter: span}.
+    """Return a copy of the node `rendered` in which each value that comes from one block parameter has the span of this
+    parameter. `written`: the node before its templates were rendered. `spans`: {block parameter: its span in the
+    recipe}. Values whose template reads no or several parameters keep their span.
     """
     if written is rendered or not spans:
         return rendered

@@ -31,7 +31,7 @@ from declarative_train.source.reader import read_text
 
 _FOLDER = Path(__file__).parent.parent.parent / "blocks"
 _ONE_PARAM = re.compile(r"\bparams\s*\.\s*(\w+)")
-_ALL_PARAMS = re.compile(r"\bparams\b(?!\s*\.\s*\w)")  # handed on, or read by a name that is computed
+_ALL_PARAMS = re.compile(r"\bparams\b(?!\s*\.\s*\w)")  # passed on as a mapping, or read by a computed name
 _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 
@@ -296,8 +296,8 @@ class TypeLibrary:
         return block
 
     def is_broken(self, name: str) -> bool:
-        """Return whether a name that `find` does not find is that of a block with errors, which are reported
-        already.
+        """Return True if `name` is that of a block with errors, which are already reported. Call it only for a name for
+        which `find` returns None.
         """
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 

@@ -1,6 +1,4 @@
-"""Parameters of blocks ("params"): their declarations, and the values that a node gives to them, checked, for the
-templates of the block.
-"""
+"""Parameters of blocks ("params"): reading of their declarations, and checks of the values that nodes give to them."""
 
 from __future__ import annotations
 
@@ -139,13 +137,15 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return {name: value} of the block parameters `params` for the templates of the block, or None and errors.
-    `given`: the keys of the node that are meant for the block, rendered. `at`: span at which missing parameters are
-    reported. `present`: names of all keys of the node. `shipped`: whether the block is a shipped one. A default may be
-    a template that reads earlier parameters.
+    """Return {name: value} for all parameters of a block, as variables for its templates; or None and errors.
+
+    `block`, `params`: the name of the block and its declared parameters. `given`: the keys that a node sets for the
+    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node.
+    `shipped`: whether the block is a shipped one. The default of a parameter may be a template that reads earlier
+    parameters.
     """
     diagnostics: list[Diagnostic] = []
-    meant: set[str] = set()  # parameters that are there under another name
+    meant: set[str] = set()  # parameters that the node sets under a wrong name; they are not reported as missing
     for entry in given:
         if entry.name in params:
             continue
@@ -173,8 +173,8 @@ def bind_params(
 
 
 def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """Return the value of a block parameter as plain data, and errors if it does not fit the declaration `param`. A
-    value of the wrong type is returned as None. `where`: where the parameter is declared, for messages.
+    """Return the value of a block parameter as plain data, and errors if it does not fit the declaration `param`. The
+    value is None if it has the wrong type. `where`: name of the block, for messages.
     """
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):

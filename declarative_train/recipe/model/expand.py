@@ -1,8 +1,8 @@
-"""Expansion: the merged section `model` -> the tree of nodes, with blocks, copies, templates and references resolved.
+"""Expansion of a model: from the merged section `model` to a tree of nodes. Blocks are expanded, copies made, templates
+rendered and references resolved. Templates of the main graph can read `vars` and `env`, those of a block its `params`;
+both can read `index` in a node with `repeat` (docs/decisions.md, Q4 and Q20).
 
 A block that is used several times with the same parameters is expanded once; the paths of its nodes are set at the end.
-Templates of the main graph can read `vars` and `env`, those of a block its `params`; both can read `index` in a node
-with `repeat` (docs/decisions.md, Q4 and Q20).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Expanded(NamedTuple):
         """
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
-        assert wire is not None  # else there had been a diagnostic, and no Expanded
+        assert wire is not None  # a wrong reference gives a diagnostic, and then there is no Expanded
         return wire
 
 
@@ -125,15 +125,15 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return {text: reference} for the references of the objective to nodes, and a list with an item for each wrong
-    reference: its error, or None if the error is already reported.
+    """Return ({text: reference} for the objective's references to nodes, an item for each wrong reference). The item is
+    its error, or None if the error is already reported. `objective`: (text, span) of each reference.
     """
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
         edge = read_reference(text, span)
         if edge is None and text in wiring.drafts:
-            wrong.append(None)  # a node whose name is refused, and said
+            wrong.append(None)  # a node with an invalid name, which is already reported
             continue
         problem = no_reference(text, span) if edge is None else wiring.problem_of(edge)
         if problem is not None:
@@ -152,7 +152,7 @@ class _GraphFrame(NamedTuple):
     around: Surroundings
     names: MappingABC[str, object]
     chain: tuple[BlockDefinition, ...] = ()
-    param_spans: MappingABC[str, Span] = {}  # in a shipped block: where the recipe gives them
+    param_spans: MappingABC[str, Span] = {}  # in a shipped block: {parameter: span of its value in the recipe}
 
     @property
     def inside(self) -> BlockDefinition | None:
@@ -170,7 +170,7 @@ class _Expander:
         self._memory: dict[tuple[object, ...], Scope | None] = {}
         self.opened: dict[int, tuple[BlockDefinition, MappingABC[str, object]]] = {}
         self._sizes: dict[int, int] = {}
-        self._given: dict[Span, tuple[str, ...]] = {}  # what the recipe gives to shipped blocks: params with one span
+        self._given: dict[Span, tuple[str, ...]] = {}  # span of a value in the recipe -> block parameters that it sets
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -318,9 +318,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the block parameter that gives the key `field` of a node in a shipped block its value; None if it is
-        not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe gives the value. All
-        parameters of a published model have the same span; then the parameter is chosen that the text of the key reads.
+        """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
+        exactly one. `written`: the keys of the node before rendering. `span`: span in the recipe of the value of
+        `field`. All parameters that come from a published model have the same span; then the template of the key
+        decides between them.
         """
         names = self._given.get(span, ())
         if len(names) > 1:
@@ -330,9 +331,9 @@ class _Expander:
         return names[0] if len(names) == 1 else None
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the expanded graph of a block that a node has as `type`; None if it has an error. `draft`: the node.
-        `fields`: its keys for the block, rendered. `bound`: its connected inputs. `frame`: the graph that contains the
-        node.
+        """Return the expanded graph of the block that is the `type` of a node; None if it has an error. `draft`: the
+        node. `fields`: the node's keys for the block, rendered. `bound`: names of the block's inputs that the node
+        connects. `frame`: the graph that contains the node.
         """
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
@@ -341,7 +342,7 @@ class _Expander:
         if self._report(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):
-            return None  # what feeds it is wrong, and reported
+            return None  # the wrong reference of this input is already reported
         before = set(self._said)
         is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
         if is_outside:
@@ -398,8 +399,8 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Yield an error for each input of a block that nothing in the block reads: no output, no node, and no
-        switched-off node. Yield nothing if a node has errors.
+        """Yield an error for each input of a block that no output and no node of the block reads. (A switched-off node
+        counts as a reader.) Yield nothing if a node has errors, because what it reads may be unknown.
         """
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
@@ -409,8 +410,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report each `reuse` node that calls a block again but connects a different set of its inputs than the first
-        call. The set must be equal, because it decides which nodes the block has; the connected values may differ.
+        """Report each `reuse` node that calls a block again but does not connect the same inputs as the first call. The
+        inputs must be the same, because they decide which nodes the block has; their values may differ.
         """
         by_name = {node.name: node for node in nodes}
         for node in nodes:
@@ -423,9 +424,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return {input: output}: the inputs of a copy in a `repeat` that read an output of the copy before it. The input
-    `first` reads the output of the same name, else the first output. Another input is included only if there is an
-    output of the same name.
+    """Return {input: output}: which input of a copy in a `repeat` reads which output of the copy before it. The input
+    `first` reads the output with the same name, or the first output if there is none. Any other input is in the result
+    only if there is an output with the same name.
     """
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}

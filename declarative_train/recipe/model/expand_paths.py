@@ -1,5 +1,5 @@
-"""Last step of the expansion of a model: the paths of its nodes from the root, the settings of parameters in its
-blocks, and its units (the parts that are sharded and compiled one by one).
+"""Last step of the expansion of a model. It sets the paths of the nodes, collects the settings of parameters in blocks,
+and lists the units (the parts that are sharded and compiled one by one).
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import replace
 from declarative_train.recipe.model.blocks import BlockDefinition
 from declarative_train.recipe.model.tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
 
-Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a scope -> its block, its template names
+Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a graph -> its block, template variables
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
     """Return the graph with the path of every node set, and the entries `parameters` of its blocks, inner blocks first.
-    The path of a node is `prefix` and its name. `opened`: {`id` of the graph of a block: (definition of the block,
-    variables of its templates)}.
+
+    The path of a node is `prefix` followed by its name. `opened` describes the block of each inner graph: the key is
+    the `id()` of the graph, the value (definition of the block, variables of its templates).
     """
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []

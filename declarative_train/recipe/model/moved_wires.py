@@ -39,8 +39,8 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the span of the name of the node at a path. If a later file removed the node: the span of the removed
-    entry.
+    """Return the span of the name of the node at `path`. If a later file removed the node, return the span of the
+    removed entry.
     """
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None

@@ -48,8 +48,8 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: number of
-    copies for a `repeat`, else None. `is_off`: whether `when` is false; references to the node then lead to its first
+    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: the number
+    under `repeat`, or None. `is_off`: True if `when` is false; a reference to the node then leads to the node's first
     input.
     """
 
@@ -63,8 +63,8 @@ class _Draft:
 
 @dataclass(slots=True, kw_only=True)
 class BrokenDraft(_Draft):
-    """Draft of a node with errors that are reported already. `wanted`: the references to its inputs; None if
-    unknown.
+    """Draft of a node with errors that are already reported. `wanted`: the references in its `input` and `inputs`; None
+    if they could not be read.
     """
 
     wanted: RequestedInputs | None = None
@@ -131,8 +131,8 @@ NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
 def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """Return the draft of the layer or block that a node calls: its own draft or, for a `reuse` node, that of the node
-    that it calls again. None for an expression and for a node with errors.
+    """Return the draft of the layer or block that a node calls. This is `draft` itself or, for a `reuse` node, the
+    draft of the node that is called again. None for an expression and for a node with errors.
     """
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
@@ -214,7 +214,7 @@ class EntryReader:
                     hint = "one more dimension in `shape` gives several" if word == "repeat" else "remove the node"
                     message = f"`{draft.type_name}` takes no `{word}`"
                     self.found.append(wrong_value(entry_of.key.span, message, hint))
-        if (handed := node.entry("params")) is not None:  # in a block it is written out by now
+        if (handed := node.entry("params")) is not None:  # inside a block, `params` is already replaced by its keys
             message = "`params` passes on the params of a block, but this node is not in a block"
             self.found.append(wrong_value(handed.key.span, message, "write the keys with their values"))
         if draft is None or is_broken:
@@ -225,7 +225,7 @@ class EntryReader:
     def _no_type(self, entry: Entry) -> Diagnostic:
         span = entry.key.span
         close = nearest(entry.name, [other.name for other in self._graph if other.key.span.path != span.path])
-        if close is not None:  # a node of the base, to be changed here
+        if close is not None:  # the user probably means to change this node of the base recipe
             return missing_key(span, "type", f"the node `{entry.name}`", help=f"did you mean `{close}`?")
         like = entry.name if entry.name in self._library.types() else "linear"
         return missing_key(span, "type", f"the node `{entry.name}`", like)
@@ -264,7 +264,7 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """Return the reference in a `reuse` node to the node that it calls again; None if it is missing or wrong."""
+        """Return the reference under `reuse`, which names the node to call again; None if it is missing or wrong."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
         present = {entry.name for entry in node if entry.name != "type"}
         self.found += [

@@ -1,5 +1,5 @@
-"""References: the texts in `input` and `inputs` of a node, such as `encoder.hidden`, and the inputs (ports) of the node
-to which they are connected.
+"""References to nodes: the texts in `input` and `inputs` of a node, such as `encoder.hidden`. A node connects them to
+its inputs, which are also called ports.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
 
 
 class Edge(NamedTuple):
-    """Reference as written: `node[.copy][.output]`. `is_default`: the recipe does not write the reference, so it is the
-    node above.
+    """Reference as written: `node[.copy][.output]`, split into its parts. `is_default`: True if the recipe does not
+    write the reference; it then leads to the node above. `below`: text after the output, which makes the reference
+    wrong (`.attn` in `gpt.out.attn`).
     """
 
     name: str
@@ -44,7 +45,7 @@ class Edge(NamedTuple):
     text: str
     span: Span
     is_default: bool = False
-    below: str = ""  # parts behind the output, which no reference has: `.attn` of `gpt.out.attn`
+    below: str = ""
 
 
 def read_reference(text: str, span: Span) -> Edge | None:
@@ -59,8 +60,9 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """References in `input` and `inputs` of a node: as a list (`listed`) or by the name of the input (`named`). Both
-    are empty if the node has neither key.
+    """References that a node writes. `listed`: those of `input`, or of a list under `inputs`. `named`: those of a
+    mapping under `inputs`, as (name of the input, references). `listed_nodes`: the YAML nodes of `listed`, for
+    messages. All are empty if the node has neither key. A reference that could not be read is None.
     """
 
     listed: tuple[Edge | None, ...] = ()
@@ -138,10 +140,12 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return {input: reference} for the connected inputs of a node, and errors. The inputs of a variadic port are
-    called `NAME.0`, `NAME.1`, ... `wanted`: the references in the node. `kind`: its type, for messages. `above`: the
-    node above it, to which the first input is connected if the node does not connect it. Required inputs without a
-    reference are not reported; see `open_required`.
+    """Return {input: reference} for the connected inputs of a node, and errors.
+
+    `wanted`: the references that the node writes. `ports`, `kind`: the inputs and the name of its type. `above`:
+    reference to the node above, to which the first input is connected if the node does not connect it. The inputs of a
+    variadic port are named `NAME.0`, `NAME.1`, ... A required input without a reference is not an error here; see
+    `open_required`.
     """
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
@@ -177,8 +181,8 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input of a node; None if it has no inputs. If a node does not connect this input, it
-    reads the node above; in a copy of a `repeat`, the copy before.
+    """Return the name of the first input of a node; None if the node has no inputs. An unconnected first input reads
+    the node above; in a copy of a `repeat`, it reads the copy before.
     """
     if not ports:
         return None
@@ -186,7 +190,9 @@ def first_key(ports: SequenceABC[Port]) -> str | None:
 
 
 def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> list[Port]:
-    """Return the required inputs that have no reference. `bound`: {input: reference}."""
+    """Return the required inputs in `ports` that have no reference. `bound`: {input: reference} of the connected
+    inputs.
+    """
     return [
         port for port in ports if not port.optional and (f"{port.name}.0" if port.variadic else port.name) not in bound
     ]

@@ -1,8 +1,8 @@
 """Selectors of `model.parameters`, which choose parameters by name, and the settings for these parameters.
 
-A selector without a dot is a name at any depth, with everything below it (as in .gitignore); with a dot it starts at
-the root. `*` matches any part of one name, `{0..7}` numbers, `{a,b}` either word. If several selectors match a
-parameter and set the same key, the last one counts.
+A selector without a dot matches a name at any depth and everything below it (as in .gitignore). A selector with a dot
+starts at the root. `*` stands for any characters inside one name, `{0..7}` for numbers, `{a,b}` for one of the words.
+If several selectors match a parameter and set the same key, the last one counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOTHING = ParameterSettings()
 
 class Pattern(NamedTuple):
     """Selector as a regular expression for names of parameters. In a match, the group `body` is the part of the name
-    that the selector names, the group `below` the rest.
+    that the selector describes, and the group `below` is what follows it.
     """
 
     form: re.Pattern[str]
@@ -47,7 +47,7 @@ class Pattern(NamedTuple):
 
 
 def compile_selector(text: str) -> Pattern:
-    """Return a selector as a regular expression. Raises ValueError, which says the expected form."""
+    """Return a selector as a regular expression. Raises ValueError with the expected form."""
     parts = _PART.findall(text)
     if not text or ".".join(parts) != text:
         raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
@@ -86,8 +86,12 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """Entry of `model.parameters`: a selector and its settings. `prefix`: path of the node whose block defines the
-    entry; "" for an entry of the recipe itself.
+    """Entry of `model.parameters`: a selector and its settings.
+
+    `prefix`: path of the node whose block defines the entry; "" for an entry of the recipe itself. `by_index`: the
+    settings as written, if a template in them reads `index`, else None; they are rendered with `templates` and `names`
+    for each copy. `may_miss`: whether the selector may match nothing, as in a shipped block. `only`: the keys that
+    apply; None: all. `added`: components of plugins. `paths`: resolves paths in the settings.
     """
 
     selector: str
@@ -95,12 +99,12 @@ class ParameterRule(NamedTuple):
     prefix: str
     pattern: Pattern
     settings: ParameterSettings
-    by_index: Mapping | None = None  # the settings' node, where its templates use `index`
+    by_index: Mapping | None = None
     templates: Templates | None = None
     names: MappingABC[str, object] = {}
-    may_miss: bool = False  # of a shipped block: no parameter need meet it
-    only: tuple[str, ...] | None = None  # the keys that count
-    added: Added = {}  # components of plugins
+    may_miss: bool = False
+    only: tuple[str, ...] | None = None
+    added: Added = {}
     paths: Paths | None = None
 
     def match(self, name: str) -> ParameterSettings | None:
@@ -112,8 +116,9 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors in the settings that use `index`, which can only be checked for given parameters; [] if
-        they do not use it. `names`: names of parameters, of which only those that the selector matches are used.
+        """Return the errors of the settings for the first `repeat` copy that has any; [] if no template in them reads
+        `index`. (Other settings are checked when they are read.) `names`: names of all parameters; the selector decides
+        which copies are checked.
         """
         if self.by_index is None:
             return []
@@ -178,7 +183,7 @@ def _rule(
     except ValueError as problem:
         diagnostics.append(bad_selector(key.span, key.text, str(problem)))
     by_index = node if isinstance(node, Mapping) and _uses_index(node) else None
-    known = names if by_index is None else {**names, "index": 0}  # every repeat has a copy 0
+    known = names if by_index is None else {**names, "index": 0}  # every `repeat` has a copy 0
     rendered, found = templates.render(node, known)
     if found:
         return None, [*diagnostics, *found]
@@ -214,9 +219,9 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the `repeat` copy to which a parameter belongs, for settings with `index`. `place`: the
-    match of a selector with the name of the parameter. The result is the last number in the part that the selector
-    names, else the number directly after that part; None if there is none.
+    """Return the number of the `repeat` copy that contains a parameter; None if there is none. `place`: the match of a
+    selector with the name of the parameter. The number is the last one in the part that the selector describes, else
+    the one directly after this part.
     """
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
@@ -225,8 +230,8 @@ def _index(place: re.Match[str]) -> int | None:
 
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
-    """Return the settings for the parameter `name` from all entries together. If several entries set the same key, the
-    last one counts.
+    """Return the settings for the parameter `name`, combined from all entries that match it. If several of them set the
+    same key, the last one counts.
     """
     settings: ParameterSettings | None = None
     for rule in rules:
@@ -237,9 +242,10 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry that matches no parameter, and the errors of settings with `index`. `names`: names
-    of all parameters. The entry of a block that is used several times is in `rules` several times, and need only match
-    once.
+    """Yield an error for each entry whose selector matches no parameter, and the errors of settings that read `index`.
+
+    `names`: names of all parameters. If a block is used several times, `rules` has its entries several times; it is
+    enough if one of them matches.
     """
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}

@@ -1,5 +1,5 @@
-"""Model of a recipe with blocks expanded, copies made, templates rendered and references resolved; shapes are not yet
-known.
+"""Tree of the nodes of a model, with blocks expanded, copies made, templates rendered and references resolved. Shapes
+are not yet known.
 
 A wire names a value, as in `graph/graph.py`: `name` is an input of the graph, `node:output` an output of a node.
 """
@@ -37,8 +37,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer in a graph. `field_spans`: {key of the layer: where its value is written}. `params`, only in a shipped
-    block: {key of the layer: block parameter that gives its value}, for parameters that the recipe sets.
+    """Layer in a graph. `field_spans`: {key of the layer: span of its value}. `params`: for a layer in a shipped block,
+    {key of the layer: block parameter that sets it}, with only those parameters that the recipe sets.
     """
 
     layer: Layer
@@ -56,8 +56,8 @@ class ExpressionNode(_Node):
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Return the span of a part of the expression, given by its first character and its length. If the text was
-        rendered from a template: the span of the whole text.
+        """Return the span of a part of the expression. The part starts at character `offset` and has `length`
+        characters. If the text was rendered from a template, return the span of the whole text.
         """
         return self.scalar.place(offset, length)
 
@@ -71,8 +71,8 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model, or kind of published models, that a node corresponds to. `folder`, `config`: folder of the model
-    and its configuration; None if the node names no folder.
+    """Published model that a node corresponds to. `folder`, `config`: folder of the model and its configuration. Both
+    are None if the node names no folder; the node then has only the structure of a family of published models.
     """
 
     folder: str | None = None
@@ -93,8 +93,8 @@ class BlockNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ReuseNode(_Node):
-    """Further call of a node, with the same parameters. `target`: name of the node that is called again, in the same
-    graph.
+    """Second or later call of a node, with the same parameters. `target`: name of the node that is called again, which
+    is in the same graph.
     """
 
     target: str
@@ -104,7 +104,7 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return the computation of a node as an expression of its `inputs`; None for a block, a `reuse` node, and a layer
+    """Return the computation of a node as an expression of its `inputs`. None for a block, a `reuse` node, and a layer
     without an equivalent expression.
     """
     if isinstance(node, ExpressionNode):
@@ -125,7 +125,7 @@ class Scope(NamedTuple):
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]
     outputs: Mapping[str, Wire]
-    units: tuple[str, ...] = ()  # paths, main scope only
+    units: tuple[str, ...] = ()
 
 
 class BlockRules(NamedTuple):
@@ -148,8 +148,8 @@ def num_nodes(scope: Scope) -> int:
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph on which the nodes `names` depend, directly or through other nodes. A name that is
-    not that of a node counts as an input.
+    """Return the inputs of a graph on which the values `names` depend, directly or through nodes. `names`: names of
+    nodes, or of inputs, which depend on themselves.
     """
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
@@ -162,9 +162,10 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
     """Return the operation that computes the value of a wire: the type of a layer, or the outermost function of an
-    expression. If the wire is an output of a block, the operation is searched inside the block. Functions that only
-    select, rearrange or convert values (such as a slice) are skipped. None if the value is an input, or has no such
-    operation.
+    expression. None if the value is an input, or has no such operation.
+
+    For an output of a block, the operation is searched inside the block. Functions that only select, rearrange or
+    convert values (such as a slice) are skipped.
     """
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)

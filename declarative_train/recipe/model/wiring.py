@@ -46,9 +46,9 @@ from declarative_train.recipe.model.tree import Wire
 class Surroundings(NamedTuple):
     """Names outside a graph to which its nodes can refer.
 
-    `inputs`: fields of the data, or inputs of the block. `open_inputs`: inputs of the block that the node with the
-    block does not connect. `block`: name of the block, "" for the model. `field_outputs`: {field: its outputs} for the
-    fields with several outputs.
+    `inputs`: fields of the data or, inside a block, inputs of the block. `open_inputs`: those inputs of the block that
+    the node with the block does not connect. `block`: name of the block; "" for the model. `input_spans`: {input: span
+    of its name}. `field_outputs`: {field: its outputs} for the fields with several outputs.
     """
 
     inputs: tuple[str, ...]
@@ -59,7 +59,9 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Wires of the inputs: NAME for each, and NAME.OUTPUT for the second and each later output of a field."""
+        """Wires of the inputs. An input has the wire NAME; a field with several outputs also has NAME.OUTPUT for each
+        output after the first.
+        """
         return tuple(
             wire
             for name in self.inputs
@@ -82,7 +84,7 @@ class Wiring:
         self.edges: dict[str, dict[str, Edge | None]] = {}
         self._read_reuses()
         self._bind_all()
-        self._read_by: dict[str, set[str]] = {name: set() for name in self.drafts}  # node -> who reads it
+        self._read_by: dict[str, set[str]] = {name: set() for name in self.drafts}  # node -> nodes that read it
         self._reads: dict[str, dict[str, Span]] = {name: {} for name in self.drafts}
         for name, edges in self.edges.items():
             for key, edge in edges.items():
@@ -174,16 +176,17 @@ class Wiring:
             self.diagnostics += [bad_reference(draft.place_of(name), f"`{name}`") for name in lost]
             return edges
         if not isinstance(draft, BrokenDraft):
-            return {} if counts_only(draft) else self._bind(draft, above)  # the former once the others are known
+            return {} if counts_only(draft) else self._bind(draft, above)  # `_samples` connects these later
         if draft.wanted is None:
-            self.knows_all_readers = False  # an expression that cannot be read could name anything
+            self.knows_all_readers = False  # an expression with a syntax error may read any node
             return {}
-        return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
+        # The names of the inputs are unknown, so the references are numbered.
+        return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
     def _samples(self) -> Edge | None:
-        """Return the default reference for nodes that use only the number of samples of their input: the first input of
-        the block; in the model, the first field that a layer or block reads, else the first field. None if there is no
-        input.
+        """Return the default reference for nodes that use only the number of samples of their input; None if the graph
+        has no input. In a block, the reference is its first input. In the model, it is the first field that a layer or
+        block reads, else the first field.
         """
         read = [
             edge.name
@@ -234,8 +237,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return True if a node may read an unconnected input of the block: its own input `key` is optional, or the
-        node is switched off or has errors. Otherwise report an error and return False.
+        """Check a reference of the node `reader` to an input of the block that is not connected. It is correct if the
+        node's input `key` is optional, or if the node is switched off or has errors. Otherwise report an error and
+        return False.
         """
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
@@ -330,7 +334,7 @@ class Wiring:
     # -- the graph as a whole
 
     def _sort(self) -> list[NodeDraft]:
-        done: dict[str, bool] = {}  # False: on the way
+        done: dict[str, bool] = {}  # node -> False while its predecessors are visited, then True
         order: list[NodeDraft] = []
         behind = self._list_predecessors()
         for name in self.drafts:
@@ -352,8 +356,9 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it}: the nodes that it reads and, for a `reuse` node, the node that
-        it calls again. The called node is left out if it depends on the `reuse` node.
+        """Return {node: nodes that must come before it}. These are the nodes that it reads and, for a `reuse` node, the
+        node that it calls again. If the called node depends on the `reuse` node, it is left out, because it must come
+        later.
         """
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
@@ -373,10 +378,11 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the unused nodes, and diagnostics about them. A node is unused if none of the nodes
-        `used` depends on it. An unused node that other nodes read is not reported; nor is one that a switched-off node
-        reads, because the node may be used in another copy of the block. `readers`: what could read the nodes, for
-        messages.
+        """Return the names of the unused nodes, and a diagnostic for each that is worth reporting.
+
+        A node is unused if no node in `used` depends on it. It is not reported if another node reads it (only the last
+        of several unused nodes is), or if a switched-off node depends on it, because another copy of the block may use
+        it. `readers`: what could read the nodes, for messages.
         """
         if not self.knows_all_readers:
             return set(), []
