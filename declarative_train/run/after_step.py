@@ -1,5 +1,5 @@
-"""Work after a step: evaluations, the decisions that depend on them, checkpoints; and, after the last step, the
-evaluation of the final test sets."""
+"""Work after a step: evaluations, the decisions that depend on them, and checkpoints. After the last step: the
+evaluation of the sets that are evaluated only at the end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class AfterStep:
-    """Evaluations and checkpoints of one session (one start of the program; a run that is resumed has several). The
-    results of evaluations are stored in the RunState, and so in checkpoints."""
+    """Evaluations and checkpoints of one session. (A session is one start of the program; a resumed run has several.)
+    Results of evaluations go into the RunState, which checkpoints contain."""
 
     def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
         self._plan = plan
@@ -37,16 +37,16 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Evaluate every set of `evaluation.sets` and yield the results as events, followed by events that packs make
-        (such as generated texts)."""
+        """Evaluate every set of `evaluation.sets` and yield the results as events. Then yield the events that packs
+        make, such as generated texts."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluate_set(name)
         for write in self._evaluator.writers:
             yield write(self._state.step)
 
     def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
-        """Evaluate the set `name`. Yield the result, predicted classes and notices as events. `weights_step`: the step
-        at which the model's weights were trained, if it is not the current step."""
+        """Evaluate the set `name`. Yield its result, the predicted classes and notices as events. `weights_step`: the
+        step to which the model's weights belong, if it is not the current step."""
         event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
@@ -60,8 +60,8 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return (whether this step is the best so far, whether the run must stop early), according to the evaluations
-        of this step."""
+        """Return two flags that follow from this step's evaluations: whether this step is the best so far
+        (`checkpoint.best`), and whether the run must stop early."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -77,14 +77,13 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step, unless this step was saved already. Yield the events of the
-        previous save and of this one. If this save is not complete yet, `report_saved` yields its event later.
+        """Start to save a checkpoint of the current step, and yield events. They report the previous save and, if it is
+        already complete, this one; `report_saved` reports it later otherwise. A step is saved only once.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows; so wait for the previous save, however long it takes, and
-        raise the errors of this save. With `ends` False, if the previous save cannot reach its store, do not save, and
-        continue training.
-        """
+        even if the recipe has none. `ends`: no step follows, so this waits for the previous save, however long it
+        takes, and any failed save raises its error. Without `ends`, nothing is saved while the store of the previous
+        save does not answer."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -103,9 +102,8 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of the current save if it is complete; with `wait`, wait until it is. Raises the error of
-        the save. If the recipe allows failed saves and training continues (`ends` is False), yield a warning
-        instead."""
+        """Yield the event of the current save if it is complete. `wait`: wait until it is. Raises the error of the
+        save; but if the recipe allows failed saves and steps follow (`ends` is False), yield a warning instead."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:
@@ -130,8 +128,8 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """Evaluate the sets that are evaluated only at the end of the run, and yield the results as events. The best
-        weights are used, or the last ones if `checkpoint.best` is not set or the best ones cannot be read."""
+        """Evaluate the sets that are evaluated only at the end of the run, and yield the results as events. The weights
+        are the best ones. They are the last ones if `checkpoint.best` is not set or the best ones cannot be read."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return
@@ -152,14 +150,15 @@ class AfterStep:
             yield from self.evaluate_set(name, weights_step=best)
 
     def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
-        """Yield a warning for each final metric in `values` that is nan. (The training loop already reports loss
-        terms.)"""
+        """Yield a warning for each metric in `values`, the final results, that is nan. Loss terms are left out, because
+        the training loop already reports them."""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
                 yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Return ({name: its latest value}, {name: the step of this value})."""
+        """Return two dicts: the latest value of each result, and the step to which the value belongs. Keys are names of
+        results, such as `validation/loss`."""
         state, checkpoint = self._state, self._plan.checkpoint
         values, steps = dict(state.values), dict(state.value_steps)
         if checkpoint is not None and state.best_value is not None and state.best_step is not None:

@@ -1,8 +1,8 @@
-"""Agent of a node: it starts the ranks of each round (one start of all ranks) with torch's elastic launcher, as the
-coordinator decides.
+"""Agent of a node. In each round the coordinator orders the agents to start all ranks; the agent starts those of its
+node with torch's elastic launcher.
 
-The coordinator is part of the agent of node 0 (`lead`); the agents of other nodes communicate with it through a
-key-value store (`follow`)."""
+The coordinator runs in the agent of node 0, which is called the head (`lead`). The agents of other nodes communicate
+with it through a key-value store (`follow`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PAUSE_S = 0.2
 
 
 class HeadLost(Exception):  # noqa: N818 (no failure of this process)
-    """Error: node 0 (the head) no longer answers. The message is the reason from which the agent concludes this."""
+    """Error: the agent of node 0 (the head) no longer answers. The message says how this was noticed."""
 
 
 class Refused(Exception):  # noqa: N818 (as above)
@@ -64,9 +64,9 @@ class Refused(Exception):  # noqa: N818 (as above)
 
 
 class Agent:
-    """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns the
-    coordinator's order. `fetch`: function (number of a round) -> the round's assignment. `where`: address and port of
-    the key-value store, as the ranks of this node reach it."""
+    """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns its order.
+    `fetch`: function that returns the assignment of a round, given its number. `where`: address and port of the
+    key-value store, as the ranks of this node reach it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Agent:
         self.watch = StopRequest(on_first=self._stop, on_second=self._kill)
 
     def run(self) -> int:
-        """Run rounds until the run is over. Return the exit code of the run. Raises HeadLost."""
+        """Start the ranks in each round until the run is over, and return the run's exit code. Raises HeadLost."""
         while True:
             order = self._look()
             if order.do == "exit":
@@ -104,7 +104,7 @@ class Agent:
         return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
 
     def _wait(self) -> None:
-        """Wait until the coordinator's order changes or a stop is requested. Meanwhile print what the agent waits
+        """Wait until the coordinator gives another order or a stop is requested. Meanwhile print what this agent waits
         for."""
         number, do = self._order.number, self._order.do
         has_place = self.status.agent in self._order.agents
@@ -117,8 +117,9 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send this agent's status to the coordinator and return the newest order. If the last exchange was less than
-        `LOOK_S` ago, return its order without sending. Raises Refused if the coordinator does not accept this agent."""
+        """Send this agent's status to the coordinator and return the newest order. Within `LOOK_S` after the last
+        exchange, only return the order of that exchange. Raises Refused if the coordinator does not accept this
+        agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -131,13 +132,13 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with the coordinator under a new name, because the head may have been restarted. Remove
-        the last round and its result from the status."""
+        """Prepare to register with the coordinator, which may have been restarted. The status gets a new agent name,
+        and no round or result."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 
     def _run_round(self, assignment: Assignment) -> None:
-        """Run this node's ranks in one round from start to end, and put into the status how they ended."""
+        """Run this node's ranks in one round until they end, and put the result into the status."""
         job = assignment.job
         self._saves, self.max_restarts = False, job.plan.layout.max_restarts
         for name, value in assignment.taken:
@@ -162,8 +163,8 @@ class Agent:
         self._looked_s = 0.0
 
     def _look_at_round(self) -> None:
-        """Get the coordinator's order while the ranks work, and obey it: stop the ranks with a checkpoint, or kill
-        them. Raises RoundEnded if the round must end, HeadLost if the head is lost, and Refused."""
+        """Get the coordinator's order while the ranks work, and carry it out: ask the ranks to save a checkpoint and
+        exit, or kill them. Raises RoundEnded if the round is over, HeadLost and Refused."""
         ranks = self._ranks
         assert ranks is not None
         try:
@@ -212,7 +213,7 @@ class Head:
         self.server.close()
 
     def dismiss(self, code: int) -> None:
-        """Tell the agents of the other nodes to exit with this code, because the recipe has no plan. Wait for a moment
+        """Order the agents of the other nodes to exit with this code, because the recipe has no plan. Wait a moment
         until they have left."""
         put(self.store, "order", Order("exit", code=code))
         deadline_s = time.monotonic() + PARTING_S
@@ -234,7 +235,8 @@ def open_head(seat: Seat) -> Head:
 
 
 def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -> tuple[int, list[str]]:
-    """Run a plan as the agent of node 0, or of the only node. Return (exit code, lines to print). Raises RunFailure."""
+    """Run a plan as the agent of node 0, or of the only node. Return the exit code and the lines to print. Raises
+    RunFailure."""
     from torch.distributed import DistNetworkError
 
     from declarative_train.run.rendezvous import LOCALHOST, listen
@@ -273,8 +275,8 @@ def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -
 
 
 class Link:
-    """Connection of another node's agent to node 0. A thread sends the status and receives orders, because a call may
-    block forever if the network fails."""
+    """Connection of another node's agent to node 0. A thread of its own sends the status and receives orders, because a
+    call to the store may block forever if the network fails."""
 
     def __init__(self, store: Store, status: NodeStatus) -> None:
         self._store, self._status = store, status
@@ -287,8 +289,8 @@ class Link:
         threading.Thread(target=self._work, name="link", daemon=True).start()
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Give the newest status to the thread, and return the newest order. Raises HeadLost if the head does not
-        answer. While ranks work, it also raises HeadLost if the store answers but the coordinator does not."""
+        """Pass the newest status to the thread, and return the newest order. Raises HeadLost if the store does not
+        answer. While ranks work, also raise HeadLost if the coordinator does not answer."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:
@@ -325,7 +327,7 @@ class Link:
 
 
 def follow(seat: Seat) -> int:
-    """Run the ranks of a node other than node 0. Return the exit code. If the head is lost and the run may be
+    """Run the ranks of this node, which is not node 0, and return the exit code. If the head is lost and the run may be
     restarted, wait until the head is back."""
     allow_connections()
     link: Link | None = None
@@ -365,8 +367,8 @@ def follow(seat: Seat) -> int:
 
 
 def _reach(seat: Seat, watch: StopRequest) -> Store | None:
-    """Return a client of the store on node 0; None if a signal to stop arrives first. Raises RunFailure if node 0 does
-    not answer in time."""
+    """Return a client of the store on node 0, or None if a signal to stop arrives first. Raises RunFailure if node 0
+    does not answer in time."""
     from declarative_train.run.rendezvous import connect
 
     most_s, why = limit_s("DTRAIN_START_S"), ""

@@ -1,9 +1,9 @@
-"""Saving of a run's state to a checkpoint, and loading under any layout.
+"""Saving of a run's state to a checkpoint, and loading of a checkpoint under any layout of ranks.
 
 torch's distributed checkpoint (DCP) saves tensors under names that do not depend on the mode: `model/<parameter or
-buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. Numbers of an optimizer and the
-RunState are in the manifest. `engine/checkpoints/format.py` writes the tensor files, `engine/checkpoints/store.py`
-manages the folders."""
+buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. The manifest, a JSON file, has the
+RunState and the optimizer's plain numbers. `engine/checkpoints/format.py` writes the tensor files,
+`engine/checkpoints/store.py` manages the folders."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Data of one checkpoint that this rank writes. `best_step`: step of the run's best checkpoint, which stays.
-    `keep`: number of checkpoints that stay. `tensors`: copies, or the tensors themselves if they are written before
-    training continues. `numbers`: numbers of the optimizer; {} if another rank has the same part of the model and
-    writes them. `alone`: this rank writes the whole checkpoint."""
+    """Data of one checkpoint that this rank writes. `best_step`: step of the best checkpoint, which is never deleted.
+    `keep`: number of the newest checkpoints that are not deleted. `tensors`: copies, or the model's tensors if training
+    waits for the save. `numbers`: those of the optimizer; {} if another rank writes them. `alone`: no other rank
+    writes."""
 
     step: int
     best_step: int | None
@@ -66,11 +66,9 @@ class Snapshot:
 class Checkpoints:
     """Writer and reader of a run's checkpoints. Every rank must call the same methods in the same order.
 
-    With `checkpoint.background`, tensors are copied to host memory, which the next save reuses, and a thread writes
-    the copies while training continues, one checkpoint at a time. These threads have a process group of their own,
-    because messages of two threads in one group would be mixed up. torch's `async_save` ends when the tensors are
-    written, before the checksums and the manifest (decisions, 25).
-    """
+    With `checkpoint.background`, `save` copies the tensors to host memory and a thread writes them while training
+    continues. The threads of all ranks have a process group of their own, because two threads must not use one group at
+    the same time. torch's `async_save` ends before the checksums and the manifest are written (decisions, 25)."""
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
@@ -106,15 +104,15 @@ class Checkpoints:
         self._base: list[frozen_base.Record] | None = None
 
     def record_base(self) -> None:
-        """Read the sizes and checksums of the files with frozen weights (of models with adapters). Checkpoints refer
-        to these files and have no copies of them. Raises RunFailure."""
+        """Record sizes and checksums of the pretrained files with the frozen weights, if the model has adapters.
+        Checkpoints refer to these files instead of copying the weights. Raises RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Start to save `state`, with model and optimizer. Return the path of the new checkpoint. The checkpoint is
-        complete after `wait` returns; if the save fails, `wait` raises its error. `is_best`: mark the checkpoint as
-        the run's best. `keep`: number of checkpoints that stay. Raises the error of the previous save."""
+        """Save model, optimizer and `state` as a new checkpoint, and return its path. It is complete after `wait`
+        returns; `wait` also raises the errors of the save. `is_best`: mark it as the run's best. `keep`: number of the
+        newest checkpoints that are not deleted. Raises the error of the previous save."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -134,9 +132,9 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Return True if the store does not answer, so that the current save cannot be completed now. Otherwise wait
-        for the save, and return False when it is complete. Always return False for a local folder. All ranks must call
-        this together, and all get the same result."""
+        """Return whether the current save cannot be completed now because the remote store does not answer. Before it
+        returns False, it waits until the save is complete; for a local folder it returns False at once. All ranks must
+        call this together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # a rank may wait in its thread for another one, whose store does not answer
@@ -150,7 +148,7 @@ class Checkpoints:
             time.sleep(LOOK_S)
 
     def take_trouble(self) -> str | None:
-        """Return why this rank's save is stuck; None if it is not, or if the same reason was returned before."""
+        """Return why this rank's save is stuck; None if it is not stuck, or if this reason was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -168,12 +166,12 @@ class Checkpoints:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait for the current save, but at most for a time limit, because this process exits after a failure."""
+        """Wait for the current save, at most `DTRAIN_SAVE_S`, because this process exits after a failure."""
         if self._under_way is not None:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return the data that this rank writes; None if it writes nothing. The arguments are those of `save`."""
+        """Return the data that this rank writes; None if another rank writes it. The arguments are those of `save`."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
@@ -245,14 +243,13 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint. It does if every rank has the whole model, and the
-        checkpoint is small (`num_bytes`, its size) or saves are made in the background. In the background the time of a
-        save matters less, and one copy on the host is enough."""
+        """Return whether rank 0 writes the whole checkpoint. The model must be whole on every rank, and the checkpoint
+        must be small (`num_bytes`) or written in the background, where the time of a save matters less."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after checking every byte of it: rank 0 reads the manifest and the sizes,
-        and each rank reads its share of the files. Raises CheckpointFailure, on all ranks or on none."""
+        """Return the checkpoint of a step after a check of all its bytes. Rank 0 reads the manifest and the sizes, and
+        each rank reads a share of the files. Raises CheckpointFailure on all ranks if any rank finds damage."""
         return check_together(self.store.path(step), self._groups.reading)
 
     def _read_metadata(self, entry: CheckpointEntry) -> Metadata:
@@ -263,8 +260,8 @@ class Checkpoints:
         return self._read[1]
 
     def load(self, entry: CheckpointEntry) -> RunState:
-        """Load model, optimizer and RunState from a checkpoint whose content was already checked, by `at` or
-        `CheckpointStore.newest`. Raises CheckpointFailure."""
+        """Load model and optimizer from a checkpoint, and return its RunState. The content must already be checked, by
+        `at` or `CheckpointStore.newest`. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
         if self._in_base:  # the base of the checkpoint, even if the recipe now names other files
             self._base = [frozen_base.locate_files(record, entry.path) for record in entry.manifest.get("base", [])]
@@ -277,7 +274,8 @@ class Checkpoints:
         return state
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
-        """Load only parameters and buffers. `with_base`: also the frozen weights to which the checkpoint refers."""
+        """Load parameters, buffers and moving averages, but no optimizer. `with_base`: also load the frozen weights
+        from the pretrained files to which the checkpoint refers."""
         from declarative_train.engine.checkpoints.format import list_tensors, load_tensors
 
         self._engine.switch_weights(trains=False)  # as saved
@@ -338,8 +336,8 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return {key of `tensors`: this rank's part of the undivided tensor}, for parameters that the axis `tensor`
-        or `expert` divides, their averages, and optimizer state of the same shape. Undivided tensors are left out."""
+        """Return a dict from keys of `tensors` to this rank's part of the undivided tensor. It has the tensors that the
+        axis `tensor` or `expert` divides: parameters, their averages, and optimizer state of the same shape."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -374,9 +372,8 @@ class Checkpoints:
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies of this rank's part of each tensor in host memory. `buffers`: the copies of the last save, which
-    are reused where they fit, because allocating memory costs more than copying. Copies from a GPU are in pinned
-    memory, to which copying is fastest."""
+    """Return copies of the tensors in host memory; of a sharded tensor, only this rank's shard. `buffers`: copies of
+    the last save, which are reused where shape and dtype fit, because allocating memory takes longer than copying."""
     copies: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         source, kept = tensor.detach(), buffers.get(name)
@@ -393,8 +390,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the manifest's entries about files, the optimizer's numbers, and shapes. Only the shapes of the model's
-    tensors are kept, because lint compares these without torch."""
+    """Return the entries `files`, `optimizer_numbers` and `shapes` of a manifest. `shapes` has only the model's
+    tensors, which lint compares without torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},
@@ -403,7 +400,7 @@ def manifest_of(
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters (a tied one once) and buffers to save, under the keys `model/<name>`."""
+    """Return a model's parameters (a tied one once) and persistent buffers, under the keys `model/<name>`."""
     persistent = model.state_dict(keep_vars=True)
     found = {name: item.detach() for name, item in model.named_parameters()}
     found |= {name: item for name, item in model.named_buffers() if name in persistent}
@@ -416,7 +413,8 @@ def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """Return the optimizer's state: (tensors by `optimizer/<parameter>/<entry>`, numbers by `<parameter>/<entry>`)."""
+    """Return the optimizer's state in two dicts: tensors `optimizer/<parameter>/<entry>` and numbers
+    `<parameter>/<entry>`."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
     for name, word, value in engine.optimizer.state():
@@ -432,9 +430,9 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a tensor of zeros into which an entry of a parameter's optimizer state is loaded. `size`: the shape of
-    the entry in the checkpoint. If this is the shape of the whole parameter, the tensor has the same shards as the
-    parameter and is divided in the same way (`cut`)."""
+    """Return a tensor of zeros into which one entry of a parameter's optimizer state can be loaded. `size`: the entry's
+    shape in the checkpoint. `cut`: this rank's part of the whole parameter. If `size` is the shape of the whole
+    parameter, the result is divided and sharded like `parameter`."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -1,9 +1,9 @@
-"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few chosen samples, the same in each
-evaluation.
+"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few chosen samples, the same ones in
+each evaluation.
 
-Counts stay on the device until the end of an evaluation and are then summed over the ranks. Each rank fills in the
-chosen samples that are among its own rows, and has zeros for the others. In shapes, K is the number of chosen samples.
-"""
+Counts stay on the device until the end of an evaluation and are then summed over the ranks. The rows of the chosen
+samples are summed too: a rank has zeros for those that other ranks evaluate. In shapes, K is the number of chosen
+samples."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions for a run. Return None if no output predicts classes, the run has no
-    evaluations, or the sink tensorboard draws no images."""
+    """Return the collector of predictions for a run. Return None if nothing would be drawn: no output predicts classes,
+    there are no evaluations, or the sink tensorboard draws no images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None
@@ -45,8 +45,8 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
 
 
 class Predictions:
-    """Collector for one evaluation at a time: call `begin`, `add` for each batch, then `take`. All ranks must make the
-    same calls."""
+    """Collector of the predictions in one evaluation at a time. Call `begin`, then `add` for each batch, then `take`;
+    all ranks must make the same calls."""
 
     def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
         self._plan, self._device = plan, device
@@ -67,7 +67,8 @@ class Predictions:
             each.begin(num)
 
     def add(self, values: Values, batch: Batch) -> None:
-        """Add one batch. `values`: outputs and fields by name. Rows after the first `num_rows` are padding."""
+        """Add one batch. `values`: a dict from the names of outputs and fields to tensors. Rows after the first
+        `batch.num_rows` are padding and are not counted."""
         if not batch.num_rows:
             return
         rows = np.flatnonzero(np.isin(batch.sample_ids, self._wanted))
@@ -79,16 +80,15 @@ class Predictions:
             self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """Return the counts since the last `begin`, summed over the ranks, as one event for each output that predicts
-        classes. `name`: the evaluated set. `step`: the step of the evaluation. All ranks must call it; it waits for
-        the device."""
+        """Return one event for each output that predicts classes, with the counts since `begin`, summed over the ranks.
+        `name`: the evaluated set. All ranks must call this; it waits for the device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1
         return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]
 
 
 class _ClassOutput:
-    """Counts for one output of the model that predicts a class or a single yes/no."""
+    """Counts for one output of the model that predicts a class or a single yes/no value."""
 
     def __init__(self, one: Meaning, device: torch.device) -> None:
         self._one, self._device = one, device
@@ -142,9 +142,9 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Sum the counts over the ranks and return them as an event, together with the predictions for the chosen
-        samples. `about`: (set, step). `wanted`: numbers of the chosen samples. `pictures`: their images, or None.
-        `is_named`: the event names the target, because the model has several outputs that predict classes."""
+        """Sum the counts over the ranks, and return an event with them and the predictions for the chosen samples.
+        `about`: name of the set, and step. `wanted`: numbers of the chosen samples. `pictures`: their images, or None.
+        `is_named`: whether the event names the target, because several outputs predict classes."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []
@@ -202,8 +202,8 @@ def _resize(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
 
 
 def _as_bytes(picture: np.ndarray) -> Picture:
-    """Return a picture (channels, height, width) as bytes, scaled so that its minimum is 0 and its maximum is 255:
-    normalised images become visible too."""
+    """Return an image (channels, height, width) as bytes. Its minimum becomes 0 and its maximum 255, so that normalised
+    images are visible too."""
     low, high = float(picture.min()), float(picture.max())
     channels, height, width = picture.shape
     grey = (picture - low) * (255 / (high - low) if high > low else 0)

@@ -1,9 +1,8 @@
-"""Coordinator of a run. It decides which nodes take part, when a round (one start of all ranks) begins, why the round
-ended, and whether another round follows.
+"""Coordinator of a run. It decides which nodes take part, when a round begins, why it ended, and whether another one
+follows. In a round, all ranks are started together; a round that ends on one node is ended on all.
 
-It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On a single
-machine there are no other agents, and the same code runs. If a round ends on one node, it ends on all.
-"""
+The coordinator has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work.
+On a single machine there are no other agents, and the same code runs."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ PARTING_S = 5.0  # for the agents to read that the run is over
 
 @dataclass(slots=True)
 class Seen:
-    """Newest status of one agent that the coordinator has seen. `since_s`: time at which the agent registered.
+    """Newest status that the coordinator has received from one agent. `since_s`: time at which the agent registered.
     `changed_s`: time at which its status last changed."""
 
     status: NodeStatus
@@ -53,8 +52,8 @@ class Seen:
 
 
 class Coordinator:
-    """Coordinator of a run, on node 0. `store`: the key-value store through which the agents of other nodes get
-    orders; None on a single node. `lines`: text to print at the end."""
+    """Coordinator of a run, on node 0. `store`: key-value store from which the agents of other nodes read their orders;
+    None on a single node. `lines`: text that is printed at the end of the run."""
 
     def __init__(self, session: Session, store: Store | None = None) -> None:
         self._session, self._store = session, store
@@ -76,7 +75,8 @@ class Coordinator:
         self.lines: list[str] = []
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Process the status of node 0's agent, and the statuses of the other agents. Return the newest order."""
+        """Process the newest `status` of node 0's agent and the statuses of the other agents. Return the order for all
+        agents."""
         now_s = time.monotonic()
         self._seen[status.node] = Seen(status, now_s, self._begun_s)
         if self._store is not None:
@@ -94,7 +94,8 @@ class Coordinator:
         return self._order
 
     def wait_for_agents(self) -> None:
-        """Wait until all other agents that still answer have read that the run is over."""
+        """Wait until all other agents have read that the run is over. Agents that no longer answer are not waited
+        for."""
         deadline_s = time.monotonic() + PARTING_S
         while self._store is not None and (now_s := time.monotonic()) < deadline_s:
             self._read_others(now_s)
@@ -116,7 +117,7 @@ class Coordinator:
         return [seen for seen in self._seen.values() if seen.status.agent in self._names]
 
     def _read_others(self, now_s: float) -> None:
-        """Read the statuses of the other agents."""
+        """Read from the store which agents are new, and the newest status of each."""
         store = self._store
         assert store is not None
         for number in range(len(self._names) + 1, store.add("hello", 0) + 1):
@@ -131,8 +132,8 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If its node already has an agent, the earlier agent is refused; only on node 0, the new
-        agent is refused."""
+        """Register a new agent. If two agents have the same node number, refuse the earlier one; for node 0, refuse the
+        new one."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
@@ -155,8 +156,8 @@ class Coordinator:
         ]
 
     def _gather(self, now_s: float) -> None:
-        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, wait a moment for more. End
-        the run if a stop was requested, or if there is no plan for these nodes."""
+        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, first wait a moment for more
+        nodes. End the run if a stop was requested, or if the recipe does not fit this number of nodes."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -204,7 +205,7 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return {node: how this round ended on it} for the nodes that have reported this."""
+        """Return a dict from nodes to how this round ended on them, for the nodes that have reported this."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)
@@ -237,9 +238,9 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round if its ranks make no progress for too long: shortly before collectives reach their time limit.
-        If the run may be restarted and a rank no longer writes heartbeats, end it earlier, after a time that is long
-        for this run. Before that, warn once."""
+        """End the round if its ranks make no progress for too long, shortly before collectives reach their time limit.
+        Print a warning earlier. If a rank no longer writes heartbeats and the run may be restarted, end the round at
+        the time of the warning."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:
@@ -262,8 +263,8 @@ class Coordinator:
             say([f"dtrain: warning: {describe_stuck(self._paces, nodes)}"])
 
     def _report_stragglers(self) -> None:
-        """Print which ranks have become slow and which no longer are, and write the slow ranks to a file for `dtrain
-        status`."""
+        """Print which ranks have become slow and which are no longer slow. Write the slow ranks to a file, which
+        `dtrain status` reads."""
         if changes := self._stragglers.find_changes(self._paces, self._nodes_of_ranks()):
             say(f"dtrain: warning: {change}" for change in changes)
             self._write_stragglers()
@@ -279,14 +280,15 @@ class Coordinator:
                 path.unlink(missing_ok=True)
 
     def _nodes_of_ranks(self) -> dict[int, str]:
-        """Return {rank: its node as text}, for messages; {} if there is only one node."""
+        """Return a dict from each rank to the text of its node, for messages; {} if there is only one node."""
         assert self._job is not None
         if len(self._places) == 1:
             return {}
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether more nodes are present than the round uses, and there may be a plan for more nodes."""
+        """Return whether a round with more nodes is possible: more nodes are present, and their number has not failed
+        to compile."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -302,7 +304,7 @@ class Coordinator:
 
     @property
     def _asked_by(self) -> int | None:
-        """Return the signal that asked an agent to stop; None if no agent was asked."""
+        """Number of the signal that asked one of the agents to stop, or None."""
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
@@ -323,8 +325,7 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` when the ranks of all nodes that answer have ended, or when they take longer than a time
-        limit."""
+        """Call `_decide` when the ranks have ended on all nodes that answer, or when this takes too long."""
         results = self._results()
         going = [
             place
@@ -337,8 +338,8 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """Decide what follows this round: end the run, or wait for the nodes of the next round. `results`: how this
-        round ended on each node."""
+        """Decide what follows the round that has ended: the end of the run or another round. `results`: how it ended on
+        each node."""
         assert self._job is not None
         self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])
@@ -359,7 +360,7 @@ class Coordinator:
         self._state, self._since_s = "waiting", time.monotonic()
 
     def _merge(self, results: dict[Place, NodeResult]) -> NodeResult:
-        """Return the results of all nodes as one. With several nodes, the message of a failure names its node."""
+        """Return one result for all nodes. With several nodes, the message of a failure gets the name of its node."""
         assert self._job is not None
         failures: list[Failure] = []
         for place, result in results.items():
@@ -371,8 +372,8 @@ class Coordinator:
         return NodeResult(None, deaths, tuple(failures), late, nodes=self._nodes_of_ranks())
 
     def _keep_reports(self, results: dict[Place, NodeResult]) -> None:
-        """Write the failure reports of the other nodes (`results`) to the folder of the run, because the folder may be
-        on a disk that only this node has."""
+        """Write the failure reports of other nodes to the run's folder on this node, because the nodes may not share a
+        disk."""
         assert self._job is not None
         folder = self._job.failures_dir
         for result in (result for place, result in results.items() if place != self._places[0]):
@@ -387,8 +388,8 @@ class Coordinator:
 
 
 def names_culprit(result: NodeResult) -> bool:
-    """Return whether a node reports the cause of a failure: an error of its own or a rank that was killed. A lost
-    connection to another rank does not count."""
+    """Return whether a node reports the cause of a failure: a rank with an error of its own, or a rank that was killed.
+    A rank that only lost its connection to another rank is not a cause."""
     return any(not failure.is_peer_loss for failure in result.failures) or any(
         code < 0 for code in result.deaths.values()
     )

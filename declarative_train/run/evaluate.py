@@ -1,5 +1,5 @@
-"""Evaluation of a set: exact means in which every sample counts once, for any number of ranks, with one reduction at
-the end."""
+"""Evaluation of a set: exact means in which every sample counts once, for any number of ranks. Sums and counts are
+reduced over the ranks once, at the end."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apa
 
 
 def nan_message(metric: str) -> str:
-    """Return a sentence that says why a metric is nan."""
+    """Return a sentence that explains why a metric is nan. `metric`: its name."""
     return f"{metric} is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
 
 
 class EvaluableModel(Protocol):
-    """Interface of a model that can be evaluated: an `Engine`, or a trained model outside a run."""
+    """Interface of a model that can be evaluated. An `Engine` has it, and so has a trained model that is not in a
+    run."""
 
     @property
     def device(self) -> torch.device: ...
@@ -55,9 +56,13 @@ class EvaluableModel(Protocol):
 
 
 class Evaluator:
-    """Evaluator of a plan's sets. `batches`: function (name of a set) -> this rank's batches, equally many on every
-    rank (padded with weight 0). `watched`: collector of predicted classes; `class_predictions` has its result for the
-    last evaluation. `writers`: functions of packs; each makes an event at a step (such as generated texts)."""
+    """Evaluator of a plan's sets.
+
+    `batches`            function that takes a set's name and returns this rank's batches, equally many on every rank
+    `watched`            collector of predicted classes, or None
+    `class_predictions`  what `watched` collected in the last evaluation
+    `writers`            functions of packs that take a step and return an event, such as generated texts
+    """
 
     def __init__(
         self,
@@ -84,8 +89,8 @@ class Evaluator:
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
     def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
-        """Evaluate the set `name`. Return the result, and notices. All ranks must call this together, between two
-        steps. Afterwards the engine is in training mode."""
+        """Evaluate the set `name` after a step. Return the result as an event, and notices. All ranks must call this
+        together. Afterwards the engine is in training mode."""
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)
@@ -123,7 +128,8 @@ class Evaluator:
         return done, [*notices, *self._find_nan(name, metrics)]
 
     def _find_out_of_bounds(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term with an impossible value (below 0), once per set."""
+        """Return a notice for each loss term with a value outside the bounds of its loss; each term is reported once
+        per set."""
         notices = []
         for term, value in enumerate(terms):
             why = out_of_bounds(self._engine.objective, term, value, f"on `{name}`")
@@ -133,13 +139,14 @@ class Evaluator:
         return notices
 
     def _find_empty(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term without valid items (all are masked or ignored), once per set."""
+        """Return a notice for each loss term without valid items (all masked or ignored); each term is reported once
+        per set."""
         found = {(name, term) for term, value in enumerate(terms) if value is None} - self._reported_empty
         self._reported_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
 
     def _find_nan(self, name: str, metrics: Mapping[str, float]) -> list[str]:
-        """Return a notice for each metric that is nan, once per set."""
+        """Return a notice for each metric that is nan; each metric is reported once per set."""
         found = {f"{name}/{metric}" for metric, value in metrics.items() if math.isnan(value)} - self._reported_nan
         self._reported_nan |= found
         return [nan_message(metric) for metric in sorted(found)]

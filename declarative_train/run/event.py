@@ -1,7 +1,7 @@
-"""Events of a run: the training loop yields them, sinks (terminal, files, TensorBoard) write them.
+"""Events of a run. The training loop yields them; sinks (terminal, files, TensorBoard) write them.
 
-Values are plain Python numbers. A loss is in an event only at a logging step, where the host waits for the device.
-"""
+Values are plain Python numbers. Only at a logging step does an event have a loss, because the host must wait for the
+device to read it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Event of a logging step. Loss, metrics, times and rates are means over the steps since the last logging step.
-    `lr` and `grad_norm` (None if it was not computed) are values of this step."""
+    """Event of a logging step. Loss, metrics, times and rates are means over the steps since the previous logging step.
+    `lr` and `grad_norm` are values of this step; `grad_norm` is None if it was not computed."""
 
     step: int
     epoch: int
@@ -72,7 +72,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
     """Event of the evaluation of one set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`.
-    `num_samples`: samples that were evaluated; `seconds`: how long it took."""
+    `seconds`: duration of the evaluation."""
 
     step: int
     epoch: int
@@ -85,7 +85,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Image as bytes: `pixels` has a byte per channel, pixel by pixel, row by row. `channels` is 1 or 3."""
+    """Image as bytes. `pixels` has one byte per channel of each pixel, row by row. `channels` is 1 or 3."""
 
     height: int
     width: int
@@ -107,10 +107,11 @@ class SamplePrediction:
 
 @dataclass(frozen=True, slots=True)
 class ClassesPredicted:
-    """Event with a confusion matrix and predictions for a few samples, for drawing; it is not written to events.jsonl.
+    """Event with a confusion matrix and the predictions for a few samples, for drawing. It is not written to
+    events.jsonl.
 
-    `name`: the target, if the model predicts several. `confusion[i][j]`: the number of items of class i that were
-    predicted as class j. `answers`: predictions for the same samples in each evaluation."""
+    `name`: the target, or "" if the model predicts only one. `confusion[i][j]`: number of items of class i that were
+    predicted as class j. `answers`: predictions for the samples, which are the same in each evaluation."""
 
     step: int
     set: str
@@ -134,8 +135,8 @@ class TextsWritten:
 
 @dataclass(frozen=True, slots=True)
 class EpochDone:
-    """Event of the end of an epoch. `values`: training means over the epoch, and results of the evaluations at its
-    end."""
+    """Event of the end of an epoch. `values`: means of losses and metrics over the epoch, and results of evaluations at
+    its end."""
 
     epoch: int
     step: int
@@ -156,7 +157,7 @@ class CheckpointSaved:
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Event with a message for the user, such as the chosen device. `is_warning`: the message reports a problem, such
-    as a damaged checkpoint that was skipped, and is printed under --quiet too."""
+    as a damaged checkpoint, and is printed even with --quiet."""
 
     message: str
     time_unix_s: float
@@ -165,8 +166,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """Event with the predicted and the measured peak memory of an early step, in bytes per rank. `how`: text that says
-    what was measured."""
+    """Event with the predicted and the measured peak memory of an early step, in bytes, one number per rank. `how`:
+    text that says what was measured."""
 
     step: int
     predicted: list[int]

@@ -35,8 +35,8 @@ def execute(
     checkpoints: Checkpoints,
     stop: StopAgreement,
 ) -> Iterator[Event]:
-    """Train from step `state.step + 1` to `last_step`. Yield events; the last one is RunEnded. `steps`: this rank's
-    batches of each step. All ranks run this loop."""
+    """Train from step `state.step + 1` to `last_step`, and yield events, the last of which is RunEnded. `steps`: this
+    rank's batches of each step. All ranks run this loop."""
     step_schedule, meter = StepSchedule(plan, last_step), Meter(plan, engine)
     begun = (Means.from_json(state.logging), Means.from_json(state.epoch))
     window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")

@@ -1,9 +1,8 @@
-"""Check of the first steps of a session. It finds gradients that are zero, parameters that do not change, and a loss
-that does not change.
+"""Check of the first three steps of a session. It finds gradients that are zero, parameters that do not change, and a
+loss that does not change.
 
-A run with such a problem ends without an error but learns little or nothing. Nothing is read from the device before
-the third step.
-"""
+A run with such a problem ends without an error but learns little or nothing. The check reads values from the device
+only after the third step."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ NUM_STEPS = 3
 
 
 class FirstSteps:
-    """Observer of the first three steps. All ranks must call `add` after every step, `report` after the third and
-    `final` at the end. It reads the gradients of a step, which exist until the next step begins."""
+    """Check of the first three steps. All ranks must call `add` and `report` after every step, and `final` at the end,
+    before the next step removes the gradients."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int) -> None:
         self._engine = engine
@@ -48,8 +47,8 @@ class FirstSteps:
             ]
 
     def report(self, step: int) -> list[str]:
-        """Return messages on problems of the first three steps, the same on all ranks. Return [] after any step but
-        the third."""
+        """Return messages on problems that the first three steps show, the same on all ranks. Return [] if `step` is
+        not the third step of the session."""
         if step != self._last:
             return []
         engine = self._engine
@@ -76,8 +75,8 @@ class FirstSteps:
         return found
 
     def final(self) -> list[str]:
-        """Return a message if parameters without a gradient in the first steps had none in the last step either;
-        otherwise []."""
+        """Return a message on the parameters that had no gradient in the first steps and still have none in the last
+        step; [] if there are none."""
         if not self._zero:
             return []
         sizes = self._engine.ranks.sum(self._measure()).tolist()
@@ -85,8 +84,8 @@ class FirstSteps:
         return [f"at the end, too, no gradient reached {list_quoted(left)}: they were never trained"] if left else []
 
     def _local(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Return (name, this rank's part of the parameter, this rank's part of the gradient) for each parameter with a
-        gradient."""
+        """Return a list of (name, parameter, gradient) of the parameters with a gradient. Of a sharded tensor it has
+        this rank's shard."""
         return [
             (name, _own_part(parameter.detach()), _own_part(parameter.grad))
             for name, parameter in self._engine.optimizer.parameters.items()
@@ -94,7 +93,8 @@ class FirstSteps:
         ]
 
     def _measure(self) -> torch.Tensor:
-        """Return the norm of this rank's part of each gradient; 0 for a parameter without a gradient."""
+        """Return the norm of each parameter's gradient on this rank, in the order of `_names`; 0 if it has no
+        gradient."""
         found = torch.zeros_like(self._sizes)
         held = [(self._places[name], gradient) for name, _, gradient in self._local() if name in self._places]
         if held:

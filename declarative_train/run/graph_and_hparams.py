@@ -1,4 +1,4 @@
-"""Model graph and hyper-parameters of a run, for TensorBoard."""
+"""Model graph and hyper-parameters of a run, in the form in which TensorBoard shows them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
-    """Return fields, graph nodes and losses as nodes of the drawn graph. In the path of a node, each block, and each
-    copy of a `repeat`, is a folder."""
+    """Return the nodes of the drawn graph: fields, graph nodes and losses. In a node's path, each block and each copy
+    of a `repeat` is a folder."""
     found: list[GraphNode] = []
     made = {field.name: f"fields/{field.name}" for field in plan.data.fields}
     found += [GraphNode(made[field.name], "field", (), (-1, *field.tensor.shape)) for field in plan.data.fields]
@@ -28,8 +28,8 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph` to `found`, with `prefix` before their paths. `sources`: {input of the graph: path
-    of the node that computes it}. Return {output of the graph: path of the node that computes it}."""
+    """Append the nodes of `graph` to `found`, with `prefix` before their paths. `sources`: a dict from each input of
+    the graph to the path of the node that computes it. Return such a dict for the outputs of the graph."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")
@@ -61,8 +61,9 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the settings of a run as hyper-parameters, mode and lr first: everything in the sections `training` and
-    `vars`, and the settings from `--set` or a sweep. Settings without a value are left out."""
+    """Return the settings of a run that TensorBoard compares between runs, with mode and lr first. They are all
+    settings in the sections `training` and `vars`, and those from `--set` or a sweep. Settings without a value are left
+    out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)
@@ -77,7 +78,7 @@ def hyperparameters(plan: Plan) -> dict[str, Value]:
 
 
 def tensorboard_name(key: str) -> str:
-    """Return the name that the setting at the dotted path `key` has in TensorBoard's table of runs."""
+    """Return the name that a setting has in TensorBoard's table of runs. `key`: its dotted path in the recipe."""
     return _SHORT.get(key, key.removeprefix("training."))
 
 

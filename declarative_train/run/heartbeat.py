@@ -40,9 +40,9 @@ NUM_LOOKS = 240  # that its own work is judged by
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Progress of a rank. `number` grows with each heartbeat, `count` with each batch. `collective`: the collective in
-    which the rank waits, "" if none. `looks`: how often the heartbeat thread looked at the rank while it trained (not
-    during saves). `busy`: how often the rank was then in no collective."""
+    """Heartbeat: progress of a rank at one time. `number` counts the heartbeats, `count` the batches. `collective`: the
+    collective in which the rank waits, or "". `looks`: how often the heartbeat thread has looked at the rank during
+    training (not during saves). `busy`: how often the rank was not waiting in a collective then."""
 
     rank: int
     number: int
@@ -60,8 +60,8 @@ def record_collectives() -> None:
 
 
 def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
-    """Start the thread that writes this rank's heartbeats to files in `scratch`. If this rank waits too long, the
-    thread also writes a description of the wait (stacks, collectives) to `scratch` and to `failures`."""
+    """Start the thread that writes this rank's heartbeats to files in `scratch`. If the rank makes no progress for too
+    long, the thread also writes stacks and collectives to a file in `scratch` and in `failures`."""
     threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
 
 
@@ -96,7 +96,7 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
 
 
 def read_waiting(scratch: Path) -> dict[str, str]:
-    """Return {name: content} of the files in `scratch` that ranks wrote because they waited too long."""
+    """Return a dict from name to content of the files that ranks wrote to `scratch` because they waited too long."""
     return {path.name: path.read_text(errors="replace") for path in scratch.glob("waiting_*.txt")}
 
 
@@ -110,7 +110,7 @@ def _read_recorder(*, only_active: bool = False) -> dict[str, Any]:
 
 
 def _collective() -> str:
-    """Return the collective that this rank has begun and not finished, as text; "" if there is none."""
+    """Return a description of the collective that this rank has begun and not finished, or ""."""
     if "torch.distributed" not in sys.modules:
         return ""
     entries = [entry for entry in _read_recorder(only_active=True).get("entries", []) if not entry["retired"]]
@@ -134,8 +134,8 @@ def _dump(path: Path, beat: Beat) -> None:
 
 @dataclass(slots=True)
 class Pace:
-    """Pace of a rank, computed from its heartbeats. `silent_s`: seconds since its last new heartbeat; `idle_s`: seconds
-    since it last made progress. It also measures how long a step takes."""
+    """Speed and progress of a rank, computed from its heartbeats. `silent_s`: seconds since its last new heartbeat.
+    `idle_s`: seconds since it last made progress."""
 
     beat: Beat | None = None
     silent_s: float = 0.0
@@ -147,7 +147,7 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # looks and busy ones, until then
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Add the newest heartbeat, which may be the same as the previous one. `now_s`: the current time of
+        """Add the newest heartbeat; it may be the one that was added before. `now_s`: current time of
         `time.monotonic`."""
         before = self.beat
         is_new = before is None or before.number != beat.number
@@ -170,8 +170,7 @@ class Pace:
 
     @property
     def work_s(self) -> float | None:
-        """Time in seconds, per step, in which the rank did not wait in a collective; None before there are enough
-        heartbeats."""
+        """Seconds per step in which the rank did not wait in a collective. None until there are enough heartbeats."""
         if not self._looks or not self._steps_s:
             return None
         looks, busy = (last - first for last, first in zip(self._looks[-1], self._looks[0], strict=True))
@@ -179,25 +178,25 @@ class Pace:
 
     @property
     def end_s(self) -> float:
-        """Time without progress, in seconds, after which a round is ended: shortly before collectives reach their time
-        limit."""
+        """Seconds without progress after which a round is ended: a little less than the time limit of collectives."""
         limit = limit_s("DTRAIN_TIMEOUT_S")
         return max(0.5 * limit, 0.95 * limit - 2)
 
     @property
     def warn_s(self) -> float:
-        """Time without progress, in seconds, that is unusually long for this run, judged by its steps. (The first step
-        may take long.)"""
+        """Seconds without progress that are unusually long, compared with the steps so far. Before the first step has
+        ended, which may take long, it is `end_s`."""
         if not self._steps_s:
             return self.end_s
         return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))
 
 
 def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
-    """Return the ranks for which the other ranks wait; [] if the heartbeats do not show this. They are the ranks that
-    no longer write heartbeats. If all write them, they are the ranks that wait in no collective while others do. If
-    there are none of these either, they are the ranks that have done fewer batches than others. `paces`: the pace of
-    each rank."""
+    """Return the ranks for which the other ranks wait; [] if the heartbeats do not show them. `paces`: the pace of each
+    rank.
+
+    They are the ranks that no longer write heartbeats. If there are none, they are the ranks that are in no collective
+    while others are. If there are none of these either, they are the ranks that have done the fewest batches."""
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
     if silent:
@@ -211,14 +210,14 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return for how many seconds the run has been stuck: the time since any rank last made progress, or the time since
-    the last heartbeat of the rank that has been silent longest, whichever is longer."""
+    """Return for how many seconds the run has been stuck. It is the longer of two times: since any rank last made
+    progress, and since the last heartbeat of the rank that has been silent longest."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 
 def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
-    """Return a sentence on the ranks that make no progress: which ranks, on which node, in which step, for how long,
-    and which ranks wait for them. `nodes`: {rank: its node as text}."""
+    """Return a sentence that names the ranks that make no progress, their node, their step, for how long, and the ranks
+    that wait for them. `nodes`: a dict from each rank to the text of its node."""
     stuck = find_stuck(paces)
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     idle_s = time_stuck(paces)

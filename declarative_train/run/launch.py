@@ -1,8 +1,7 @@
-"""Start of a plan on this machine: run it in this process, start ranks as processes, or take part as node 0 of
-several; then report how the run ended. (`run/session.py` chooses device, folder and checkpoint.)
+"""Start of a plan on this machine. The plan is run in this process, by ranks in processes of their own, or by node 0 of
+several nodes. `run/session.py` chooses device, folder and checkpoint.
 
-Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
-"""
+Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a run: its exit code, its folder (None if it could not be created), and the lines of a failure message for
-    the caller to print."""
+    """Result of a run: its exit code, its folder (None if it could not be created), and the lines of a failure message,
+    which the caller prints."""
 
     code: int
     run_dir: Path | None = None
@@ -45,8 +44,8 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """Run a plan by `launch`, with the same arguments. Print the message of a failure to standard error, and return
-    the exit code."""
+    """Run a plan with `launch`, which explains the arguments. Print the message of a failure on standard error, and
+    return the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code
@@ -68,12 +67,14 @@ def launch(
 ) -> Outcome:
     """Run a plan and return how it ended.
 
-    `resume`: None for a new run, `auto`, or a path. `max_steps`: number of steps after which this session ends.
-    `sinks`: function that opens the sinks, in place of the terminal's and the plan's. `hosted`: the run must not end
-    this process (a notebook), so a second interrupt raises KeyboardInterrupt. `folder`: the run's folder, in place of
-    a new one among the runs of the recipe. `seat`, `head`: for several nodes, the number and address of this node
-    (node 0), and its key-value store. `recompile`: function (number of nodes) -> plan. `work`: function that the ranks
-    call instead of training.
+    `resume`         None for a new run, `auto`, or the path of a run or checkpoint
+    `max_steps`      number of steps after which this session ends
+    `sinks`          function that opens the sinks; None: the sinks of the terminal and of the plan
+    `hosted`         the run must not end this process, such as a notebook: a second interrupt raises KeyboardInterrupt
+    `folder`         the run's folder; None: a new folder among the runs of the recipe
+    `seat`, `head`   on several nodes, number and address of this node, which is node 0, and its key-value store
+    `recompile`      function that takes a number of nodes and returns the plan for it
+    `work`           function that the ranks call instead of training
     """
     lock = RunLock()
     session: Session | None = None
@@ -107,7 +108,7 @@ def launch(
 
 
 def check_seat(plan: Plan, seat: Seat | None) -> None:
-    """Raise RunFailure if the plan is for several machines and this process was not given its number among them."""
+    """Raise RunFailure if the plan is for several machines and this process does not know its number among them."""
     if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
@@ -121,8 +122,8 @@ def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoRe
 
 
 def run_here(job: RankJob) -> tuple[int, list[str]]:
-    """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Return
-    (exit code, lines of a failure message)."""
+    """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Return the
+    exit code and the lines of a failure message."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     context = FailureContext(0)

@@ -1,5 +1,5 @@
-"""Connection of ranks that a launcher (torchrun, srun, mpirun) started: torch's key-value stores, through which they
-exchange messages. A rank that waits for others prints this."""
+"""Connection of ranks that a launcher (torchrun, srun, mpirun) started. They exchange messages through torch's
+key-value stores. A rank that waits long for others prints this."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two key-value stores for the `world` ranks. The first is for this start of the ranks; it already has the
-    devices of all ranks (`visible`: the devices of this rank). The second is kept when the ranks are restarted. Raises
-    RunFailure if the launcher set no address, or if ranks do not start in time.
+    """Return two key-value stores for the `world` ranks. The first is new for each start of the ranks, and already
+    contains the devices of all ranks. The second is kept when the launcher restarts the ranks. `visible`: devices of
+    this rank. Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
-    torchrun keeps its store when it restarts ranks, so entries of an earlier start must not be read. Each process
-    draws a number; rank 0 answers every number with its own number, which identifies this start.
-    """
+    torchrun keeps its store when it restarts ranks, so the ranks must not read entries of an earlier start. Each
+    process draws a number. Rank 0 answers every number with its own, which identifies this start."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))
@@ -67,8 +66,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return a client of a store that all ranks can reach: the store of torchrun, or one that rank 0 opens. Raises
-    RunFailure if the launcher set no address or port for the store, or rank 0 does not answer."""
+    """Return a client of a store that all ranks can reach: torchrun's store, or one that rank 0 opens. Raises
+    RunFailure if the launcher set no address and port, or rank 0 does not answer."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()
@@ -107,8 +106,8 @@ def has_agent_store() -> bool:
 
 @contextmanager
 def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
-    """Print within the `with` block, at growing intervals, that this process waits for `awaited()`. If ranks know
-    their number on the machine, only the first one prints."""
+    """Print at growing intervals, until the `with` block ends, that this process waits for `awaited()`. Of several
+    ranks on one machine only the first prints."""
     done, begun_s = threading.Event(), time.monotonic()
 
     def report() -> None:
@@ -126,26 +125,26 @@ def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
 
 
 def put(store: Any, key: str, value: object) -> None:
-    """Store a value under `key`, pickled. (The type of `store` is Any, because torch's annotation does not allow a
-    value of bytes.)"""
+    """Store a pickled value under `key`. (`store` has type Any because torch's annotation of `set` does not allow
+    bytes.)"""
     store.set(key, pickle.dumps(value))
 
 
 def take(store: Store, key: str) -> Any:
-    """Wait until the store has a value under `key`, and return it. It is unpickled, which is safe because only ranks of
-    this run write to the store."""
+    """Wait until the store has a value under `key`, and return it. Unpickling is safe, because only ranks of this run
+    write to the store."""
     return pickle.loads(store.get(key))
 
 
 def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
-    """Wait until the store has values under all `keys`, and return them in this order, with one request."""
+    """Wait until the store has values under all `keys`, and return them in the order of `keys`. It is a single
+    request."""
     return [pickle.loads(each) for each in store.multi_get(list(keys))] if keys else []
 
 
 def take_once(store: Store, key: str, host: str) -> Any:
-    """Return the value of `key`, which all ranks need. `host`: the name of this machine. The first rank of a machine
-    reads the store and passes the bytes to the others there through a temporary file, so that the store sends each
-    machine one copy."""
+    """Return the value under `key`, which all ranks need. The store sends it once to each machine (`host`): the first
+    rank there passes the bytes to the others through a temporary file."""
     if store.add(f"{key}/readers/{host}", 1) > 1:
         with suppress(OSError):  # not on Linux, or in another container of the same host name
             return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())

@@ -1,5 +1,5 @@
-"""Means of losses and metrics: over the steps between two logging steps (a window), and over an epoch. Values stay on
-the device until a flush."""
+"""Means of losses and metrics over a window (the steps between two logging steps) and over an epoch. The values of the
+steps stay on the device until `LossWindow.flush`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ Terms = list[float | None]  # value of each loss term over a global batch; None:
 
 @dataclass(slots=True)
 class Means:
-    """Sums from which means are computed. The mean of a loss term is taken over the steps that have valid items for
-    it: the mean of each step's values over its global batch. The mean of a metric is taken over rows."""
+    """Sums from which means are computed. A loss term has one value per step, over the global batch; its mean is taken
+    over the steps in which it has valid items. The mean of a metric is taken over rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add the loss terms of `steps`, one step after the other. So the result is bitwise the same, however the
-        steps are divided over calls. `metrics`: means of the metrics over `num_rows` rows; nan is left out."""
+        """Add the values of loss terms in `steps`, and of metrics. `metrics`: means of the metrics over `num_rows`
+        rows; a nan is not added. Steps are added one after the other, so that the sums are bitwise the same for any
+        division into calls."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
@@ -46,7 +47,7 @@ class Means:
 
     @property
     def is_empty(self) -> bool:
-        """True if steps were added and none had a valid item (all were masked or ignored)."""
+        """True if steps were added and in none of them a loss term had a valid item (all were masked or ignored)."""
         return self.num_steps > 0 and not any(steps for _, steps in self.terms)
 
     def as_json(self) -> dict[str, Any]:
@@ -55,14 +56,14 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """Return the Means that `as_json` wrote; for an empty mapping, Means without steps."""
+        """Return Means with the sums that `as_json` returned; for an empty mapping, Means without steps."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
 
     def term_means(self, num_terms: int) -> Terms:
-        """Return the mean of each loss term. It is None for a term that had valid items in no step, and nan for all
-        terms if no step was finite."""
+        """Return the mean of each loss term; None for a term that had no valid item in any step. If no step was added,
+        because no loss was finite, all means are nan."""
         if not self.terms:
             return [math.nan] * num_terms
         return [total / steps if steps else None for total, steps in self.terms]
@@ -73,7 +74,8 @@ class Means:
 
 class LossWindow:
     """Losses and metrics of the steps since the last logging step. `add` is called after every step and does not wait
-    for the device; `flush` does."""
+    for the device; `exchange` and `flush` do. `skips`: steps with a loss of nan or inf are skipped instead of ending
+    the run."""
 
     def __init__(
         self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
@@ -99,18 +101,18 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def exchange(self, votes: Sequence[float]) -> list[float]:
-        """Sum over the ranks the losses of the steps since the last call and, in the same message, `votes`: numbers by
-        which the ranks agree on something, such as a request to stop. Return the summed votes. It waits for the
-        device. All ranks must call it after the same step."""
+        """Sum the losses of the steps since the last call over the ranks. In the same message, sum `votes`, numbers by
+        which the ranks agree on something, such as a request to stop. Return the summed votes. All ranks must call this
+        after the same step; it waits for the device."""
         summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
         self._summed += summed
         return votes
 
     def flush(self) -> list[str]:
         """Add losses and metrics of the steps since the last flush to the means. Return notices on skipped steps and on
-        loss terms without valid items or with impossible values. All ranks must call it after the same step.
+        loss terms without valid items or with impossible values. All ranks must call this after the same step.
 
-        Raises NonFiniteLoss for a loss that is nan or infinite, unless the plan has `non_finite: skip`."""
+        Raises NonFiniteLoss for a loss that is nan or infinite, if such steps are not skipped."""
         if not self._steps:
             return []
         engine = self._engine
@@ -140,7 +142,7 @@ class LossWindow:
         return taken
 
     def require_items(self) -> None:
-        """Raise NoValidItem if no step of the epoch had a valid item: the model learned nothing."""
+        """Raise NoValidItem if no loss term had a valid item in this epoch, because then the model learned nothing."""
         if self.epoch.is_empty:
             raise NoValidItem(
                 f"no item was valid in {format_count(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
@@ -150,8 +152,8 @@ class LossWindow:
             )
 
     def _find_empty(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term that has no valid item in one of these steps, the first time that this
-        happens. `per_step`: the values of the terms in each step."""
+        """Return a notice for each loss term that has no valid item in one of these steps. Each term is reported only
+        once per session. `per_step`: values of the terms in each step."""
         if not any(None in values for values in per_step):
             return []
         notices = []
@@ -164,8 +166,8 @@ class LossWindow:
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term that has an impossible value (below 0) in one of these steps, the first
-        time that this happens. `per_step`: the values of the terms in each step."""
+        """Return a notice for each loss term whose value is outside the bounds of its loss, for example below 0. Each
+        term is reported only once per session. `per_step`: values of the terms in each step."""
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
@@ -177,9 +179,9 @@ class LossWindow:
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
-        """Return a notice on the steps that were skipped because their loss was nan or infinite. `per_step`: the values
-        of the loss terms of each step. `finite`: for each step, whether its loss was finite; at least one was not.
-        Raises NonFiniteLoss if the plan does not skip such steps."""
+        """Return a notice on the steps that were skipped because their loss was nan or infinite. Raises NonFiniteLoss
+        instead if such steps are not skipped. `per_step`: values of the loss terms in each step. `finite`: for each
+        step, whether its loss was finite, with at least one False."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)
@@ -198,8 +200,8 @@ class LossWindow:
         )
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
-        """Return a notice on steps with a finite loss but a nan or infinite gradient. With fp16 return no notice,
-        because such steps belong to the search for the loss scale."""
+        """Return a notice on steps that were skipped because a gradient was nan or infinite. Return no notice for fp16,
+        where the search for the loss scale makes such steps on purpose."""
         flags = [result.finite for result in self._results if result.finite is not None]
         if not flags or self._engine.loss_scale is not None or not all(finite):
             return []
@@ -214,16 +216,16 @@ class LossWindow:
 
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
-    """Return the values of the L loss terms over the global batch, (steps, L), for the steps of `results`; None for a
-    term without valid items. It waits for the device once."""
+    """Return for each step a list with the value of each loss term over the global batch. The value is None for a term
+    without valid items. It waits for the device once."""
     return sum_over_ranks(engine, results, ())[0]
 
 
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return (the values of the loss terms in the steps of `results`, None for a term without valid items; the sums of
-    `votes` over all ranks). Both are computed with a single collective."""
+    """Return the values of the loss terms in each step (see `compute_terms`), and the sums of `votes` over all ranks.
+    Both are computed with a single collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.position.tensor is not None:  # these ranks have the same losses, which are not summed over them
@@ -241,8 +243,8 @@ def sum_over_ranks(
 
 
 def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's sums (steps, L) of the L loss terms in the steps of `results`: in float64 on the device, each
-    summed over the chunks of its step. All steps have equally many chunks."""
+    """Return this rank's sums of the L loss terms, (steps, L), in float64 on the device. Each is summed over the chunks
+    of its step; all steps have equally many chunks."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
     if not flat:  # a pipeline stage without loss
@@ -257,14 +259,14 @@ def _add_column(total: float, num_steps: int, values: Sequence[float | None]) ->
 
 
 def no_valid_item(objective: Objective, term: int) -> str:
-    """Return the beginning of a message on a loss term without valid items."""
+    """Return the beginning of a message on a loss term that has no valid items. `term`: index of the term."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index excludes every target)"
 
 
 def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
-    """Return a notice if `value` is impossible for the loss of a term; otherwise None. `at`: when it occurred, as text
-    (`at step 3`)."""
+    """Return a notice if `value` is outside the bounds of a term's loss; otherwise None. `term`: index of the term.
+    `at`: text that says when the value occurred, such as `at step 3`."""
     least, most = objective.bounds[term]
     if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
         return None

@@ -22,8 +22,9 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryMeasurement:
-    """Runner of steps that measures the memory of one of them. On the CPU it counts live tensors (a few milliseconds,
-    once), and does not measure compiled steps; on a GPU it uses the statistics of torch's allocator."""
+    """Measurement of the memory of one early step, which `step` runs like all others. On a GPU it uses the statistics
+    of torch's allocator. On the CPU it counts live tensors, which takes a few milliseconds, and measures no compiled
+    step."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -48,8 +49,8 @@ class MemoryMeasurement:
         return result
 
     def report(self, number: int) -> MemoryMeasured | None:
-        """Return the peaks of all ranks after the measured step; None after any other step. All ranks must call it
-        after the same steps."""
+        """Return an event with the peaks of all ranks after the measured step; None after any other step. All ranks
+        must call this after the same steps."""
         if number != self._at:
             return None
         engine = self._engine
@@ -61,8 +62,8 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return the predicted peak of a rank in a step, minus the bytes of the parameters, which exist before the step; 0
-    if the plan has no prediction."""
+    """Return the predicted peak of a rank in a step, minus the bytes of its parameters; 0 if the plan has no
+    prediction. When the training set is loaded, the parameters already exist on the device."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
@@ -71,7 +72,8 @@ def bytes_without_parameters(plan: Plan, rank: int) -> int:
 
 
 def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
-    """Return the plan with the actual bytes of the training set on the device in place of the plan's estimate."""
+    """Return the plan with `bytes_on_device`, the actual bytes of the training set there, instead of the estimated
+    ones."""
     rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
     if estimate is not None and plan.memory:

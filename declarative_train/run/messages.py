@@ -1,10 +1,10 @@
-"""Messages between the agents of nodes and the coordinator, through the key-value store. Each message is a complete
-state, so that a lost or repeated message does no harm.
+"""Messages between the agents of nodes and the coordinator, under keys of the key-value store. Each message is a
+complete state, so that a lost or repeated message does no harm.
 
     status/<agent>    NodeStatus of an agent, written in every exchange
     order             Order to all agents
     round/<number>    Assignment of a round
-    hello             number of agents that have registered; agent k writes its name to hello/<k>
+    hello             number of agents that have registered; the k-th agent writes its name to hello/<k>
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """End of a round on one node. `code`: exit code of its ranks, None after a failure. `deaths`: {rank: exit code} of
-    the ranks that failed. `failures`: reports of the failures. `late`: why ranks that were asked to stop did not save.
-    `waiting`: {name: content} of the files that ranks wrote because they waited too long."""
+    """Result of a round on one node. `code`: exit code of its ranks, or None after a failure. `deaths`: exit codes by
+    rank, of the ranks that failed. `failures`: reports of the failures. `late`: why ranks that were asked to stop did
+    not save. `waiting`: contents by name, of files that ranks wrote because they waited too long."""
 
     code: int | None
     deaths: dict[int, int]
@@ -35,9 +35,9 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of an agent. `beat`: number of the exchange. `round`: number of the agent's last round. `run`: folder of
-    the run in that round. `result`: how that round ended on this node, None while its ranks work. `asked_by`: the
-    signal that asked the agent to stop. `beats`: the newest heartbeats of its ranks. `has_left`: the agent exits."""
+    """State of an agent. `beat` counts the exchanges. `round`, `run`: number and folder of the last round in which it
+    took part. `result`: how that round ended on this node; None while its ranks work. `asked_by`: signal that asked the
+    agent to stop, or None. `beats`: newest heartbeats of its ranks. `has_left`: the agent is exiting."""
 
     agent: str
     node: int
@@ -54,9 +54,15 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Order of the coordinator to all agents. `do` is one of: `wait`, for what `awaited` says; `run`, start round
-    `number` if the agent is one of `agents`; `save`, stop the ranks with a checkpoint; `end`, kill the ranks; `exit`,
-    with exit code `code`. `refused`: (agent, reason) for each agent that is not accepted."""
+    """Order of the coordinator to all agents. `refused`: (agent, reason) for each agent that is not accepted. `do` is
+    one of:
+
+    `wait`  wait for what `awaited` says
+    `run`   start the ranks of round `number`, if the agent is one of `agents`
+    `save`  ask the ranks to save a checkpoint and exit
+    `end`   kill the ranks
+    `exit`  exit with the exit code `code`
+    """
 
     do: Literal["wait", "run", "save", "end", "exit"]
     number: int = 0
@@ -80,8 +86,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Job of a round, and the nodes that take part (`places`), in the order of their ranks. `taken`: environment
-    variables that the recipe uses, with their values on node 0."""
+    """Job of a round, and the nodes that take part in it (`places`), in the order of their ranks. `taken`: names and
+    values of the environment variables that the recipe uses, as on node 0."""
 
     number: int
     job: RankJob

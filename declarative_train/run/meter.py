@@ -27,7 +27,8 @@ LONG_WAIT_S = 10.0
 
 
 class Meter:
-    """Clock of a session. Time in `pause` blocks (evaluations, checkpoints) is not training time."""
+    """Clock of a session, for speed and waiting times. The time in `pause` blocks, such as evaluations, is not training
+    time."""
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._engine = engine
@@ -51,8 +52,8 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def count_arrival(self, num_rows: int) -> None:
-        """Count a step and its `num_rows` rows when its batches arrive. Add the time for which the step waited for them
-        to the waiting time."""
+        """Count the arrival of a step's batches, which have `num_rows` rows. Add the time since `data_is_wanted` to the
+        time spent waiting for data."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s
@@ -68,9 +69,8 @@ class Meter:
             self._paused_s += time.monotonic() - begun_s
 
     def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
-        """Return the event of a logging step, with the speed and the waiting time since the previous logging step.
-        Start the next measurement. `means`: losses and metrics of the steps since then. `grad_norm`: None if not
-        computed."""
+        """Return the event of a logging step, with the speed since the previous logging step, and start the next
+        measurement. `means`: losses and metrics of the steps since then. `grad_norm`: None if it was not computed."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
@@ -95,8 +95,8 @@ class Meter:
         )
 
     def explain_wait(self, workers: int, num_local: int) -> str | None:
-        """Return a message with advice if this rank spent much of its time waiting for data; otherwise None.
-        `workers`: the plan's `data.workers`. `num_local`: number of ranks that share the cores of this machine."""
+        """Return a message with advice if this rank spent much of its time waiting for data; otherwise None. `workers`:
+        the plan's `data.workers`. `num_local`: number of ranks on this machine, which share its cores."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
@@ -105,8 +105,8 @@ class Meter:
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
-        """Return the peak memory in bytes. The value is refreshed at most every `MEMORY_EVERY_S`, because reading it
-        takes half the time of a small step."""
+        """Return the peak memory in bytes. It is read at most every `MEMORY_EVERY_S`, because reading takes half the
+        time of a small step."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
             self._memory_s = now_s
@@ -122,8 +122,8 @@ class Meter:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory of this rank in bytes: torch's allocations on its GPU, or on the CPU the resident memory
-    of the process."""
+    """Return the peak memory of this rank in bytes: on a GPU, what torch has allocated there; on the CPU, the resident
+    memory of the process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
@@ -131,8 +131,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """Return the length of the first input of the model that is a sequence of token ids (its mean length, if the run
-    has length buckets); None if there is no such input."""
+    """Return the length of the model's first input that is a sequence of token ids; with length buckets, its mean
+    length. None if there is no such input."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
             return spec.shape[0] - tokens_saved(plan.data)
@@ -140,8 +140,8 @@ def tokens_per_sample(plan: Plan) -> int | None:
 
 
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
-    """Return the samples per second with which all devices together would train at their peak rate. The MFU is the
-    measured rate divided by this number. Return None on the CPU, on an unknown device, and for a model without matrix
+    """Return the samples per second of all devices together at their peak rate. The MFU is the measured rate divided by
+    this number. Return None if no peak rate is known (on the CPU, or on an unknown GPU) or the model has no matrix
     products."""
     peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
@@ -150,9 +150,9 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return (the plan's estimate, None) if the estimate is for this device, otherwise ({}, the reason why it is not);
-    ({}, None) if the plan has no estimate. A GPU that is not in dtrain's table of devices is assumed to be the
-    hardware that the recipe names."""
+    """Return the plan's estimate of speed and memory, as a dict, if it is for this device. Otherwise return {} and, if
+    there is an estimate, the reason why it is not compared. An unknown GPU is assumed to be the hardware that the
+    recipe names."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None
@@ -165,7 +165,8 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the peak operations per second of one device at a precision, from its data sheet; None if unknown."""
+    """Return the peak operations per second of a device at a precision, from its data sheet, or None. `precision`: as
+    in `training.precision`."""
     if device.type != "cuda":
         return None
     hardware = hardware_of_device(torch.cuda.get_device_name(device))

@@ -16,8 +16,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def choose_interface(head: str | None) -> None:
-    """Set gloo's network interface for this process and its children, unless the user has set one. It is the interface
-    through which `head` is reached. If `head` is None, all ranks are on this machine, and the loopback is used."""
+    """Set gloo's network interface for this process and its children, if the user has not set one. `head`: address of
+    the machine of rank 0, which is reached through this interface; None if all ranks are on this machine."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     name = LOOPBACK if head is None else interface_to(head)
@@ -26,8 +26,8 @@ def choose_interface(head: str | None) -> None:
 
 
 def allow_connections() -> None:
-    """Raise the limit on open files of this process and its children to the system's maximum. A rank has one or two
-    file descriptors for each rank with which it communicates."""
+    """Raise the limit on open files of this process and its children, as far as the system allows. A rank needs one or
+    two file descriptors for each rank with which it communicates."""
     try:
         import resource
     except ImportError:  # Windows
@@ -39,9 +39,10 @@ def allow_connections() -> None:
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface through which the machine of rank 0 is reached; None if it is unknown. (gloo itself
-    would use the address of this machine's name; on Debian this is 127.0.1.1, to which no other machine can connect.)
-    Raises RunFailure on the machine of rank 0, if `address` is local and several interfaces are possible."""
+    """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
+    unknown. (gloo's own choice is the address of this machine's name; on Debian this is 127.0.1.1, which no other
+    machine can reach.) Raises RunFailure on the machine of rank 0, if `address` is local and several interfaces are
+    possible."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted
@@ -64,8 +65,8 @@ def interface_to(address: str) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an address or host name belongs to this machine. A name that cannot be resolved counts as this
-    machine's."""
+    """Return whether an address or host name belongs to this machine. Return True also for a name that cannot be
+    resolved."""
     own = _own_address_to(address)
     return (
         own is None
@@ -75,7 +76,7 @@ def is_own_address(address: str) -> bool:
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the local address from which this machine reaches `address`; None if this machine cannot reach it."""
+    """Return the address of this machine from which `address` is reached, or None if it is not reached."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -88,7 +89,7 @@ def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
-    """Return {interface: its addresses}; {} on systems other than Linux."""
+    """Return a dict from each network interface to its addresses; {} on systems other than Linux."""
     if sys.platform != "linux":
         return {}
     import fcntl

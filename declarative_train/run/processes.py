@@ -1,10 +1,9 @@
-"""Ranks as processes on this machine: torch's elastic launcher starts them; this module watches them and reports
+"""Ranks as processes on this machine. torch's elastic launcher starts them; this module watches them and reports
 failures.
 
-Ranks are forked after the imports, which is fast. Where a fork is unsafe they are spawned, and import everything
-again: on macOS, whose system libraries do not survive a fork, and if this process has used CUDA or has autograd
-threads for devices, which do not work in a forked child.
-"""
+Ranks are forked after the imports, which is fast. They are spawned, and import everything again, where a fork is
+unsafe: on macOS, whose system libraries do not survive a fork, and if this process has used CUDA or autograd has
+started threads for devices, because these do not work in a forked child."""
 
 from __future__ import annotations
 
@@ -72,9 +71,9 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """Ranks of one node in a round: the `num_local` ranks from number `first` on, out of `num_ranks`. `where`: address
-    and port of the store through which they connect. `scratch`: a folder on this machine for messages between the
-    ranks and their agent."""
+    """Ranks of one node in a round: `num_local` ranks, the first of which has number `first`. `where`: address and port
+    of the store through which they connect. `scratch`: a folder on this machine for messages between the ranks and
+    their agent."""
 
     job: RankJob
     round: int
@@ -89,13 +88,13 @@ class NodeRanks:
 
 
 class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
-    """Signal: the coordinator ended the round."""
+    """Exception that ends the ranks of this node because the coordinator has ended the round."""
 
 
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
-    """Start the ranks of this node and wait for all. Return (exit code, {}); or, if ranks failed, (None, {rank: exit
-    code}) with the failed ranks. `look`: function that is called repeatedly while they run; if it raises RoundEnded,
-    the ranks are killed."""
+    """Start the ranks of this node and wait for all of them. Return the exit code and {}. If ranks failed and rank 0
+    had not ended, return None and a dict from each failed rank to its exit code. `look`: function that is called
+    repeatedly meanwhile; if it raises RoundEnded, the ranks are killed."""
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -135,9 +134,9 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 
 def cannot_fork(device_kind: str) -> bool:
-    """Return whether a forked child of this process could not train on this kind of device. That is so if CUDA was
-    used in this process (by a run, or to count GPUs without NVML or with MIG), or if autograd has started a thread for
-    a device. A forked child tries it, because torch's own record in the parent differs between versions."""
+    """Return whether a forked child of this process could not train on this kind of device. CUDA does not work in the
+    child if this process has used it, nor autograd if it has threads for devices. A forked child tries it, because
+    torch's record of this in the parent differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -154,9 +153,8 @@ def cannot_fork(device_kind: str) -> bool:
 
 
 def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | None = None) -> int:
-    """Run one rank in its own process. Return the exit code; a forked child exits by `os._exit` instead (torch-facts,
-    section 4). `method`: fork or spawn, by which the process was started. `shared`: in-memory sets that the parent
-    prepared, or None."""
+    """Run one rank in its own process. Return the exit code; after a failure, report it and exit. `method`: how this
+    process was started, `fork` or `spawn`. `shared`: in-memory samples that the parent prepared, or None."""
     import torch
 
     from declarative_train.run.heartbeat import record_collectives, start_heartbeat
@@ -208,40 +206,39 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
 
 
 def outlive_parent() -> None:
-    """Cancel the SIGINT that the kernel sends, at torch's request, when the parent process exits. The signal would
-    count as a request to stop, so that the run would not be restarted after the agent was killed."""
+    """Cancel the SIGINT that the kernel sends to this process when its parent exits. torch requests this signal, but
+    here it would count as a user's request to stop, and a run whose agent was killed would not be restarted."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(SET_PARENT_DEATH_SIGNAL, 0)
 
 
 def exit_with_parent(parent: int) -> None:
-    """Wait until the process `parent` has exited, then exit, because no process is left that could stop or restart
-    this rank."""
+    """Wait until the process `parent` has exited, then exit: without it, nothing could stop or restart this rank."""
     while os.getppid() == parent:
         time.sleep(0.2)
     exit_process(EXIT_FAILED)
 
 
 def round_store(store: Store, number: int) -> Store:
-    """Return the part of the store that belongs to round `number`. Through it, entries of earlier rounds are not
-    read."""
+    """Return a view of the store for the entries of round `number`, in which entries of earlier rounds are not
+    visible."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     return PrefixStore(f"ranks/{number}", store)
 
 
 def announce(scratch: Path, rank: int) -> None:
-    """Write this rank's process id to a file in `scratch`, for the other ranks and the parent. The file gets its name
-    when it is complete."""
+    """Write this rank's process id to a file in `scratch`, for the other ranks and the parent. The file appears
+    complete, by a rename."""
     path = scratch / f"pid_{rank}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
 
 
 def join_process_group(device: torch.device, store: Store) -> None:
-    """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. NCCL is given its GPU here, so
-    that it connects now and its errors appear here. The time limit is `DTRAIN_TIMEOUT_S`: with torch's default, ranks
-    would wait for half an hour for a lost rank on another machine."""
+    """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. The GPU is passed to NCCL, which
+    then connects at once and reports its errors here. The time limit is `DTRAIN_TIMEOUT_S`, because torch's default
+    would make ranks wait half an hour for a lost rank."""
     from torch import distributed
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -259,8 +256,8 @@ def join_process_group(device: torch.device, store: Store) -> None:
 
 
 def is_sibling_gone(scratch: Path) -> bool:
-    """Return whether another rank of this machine has failed or exited. If so, a SIGTERM to this rank comes from the
-    launcher, not from the user."""
+    """Return whether another rank of this machine has failed or exited. Then a SIGTERM comes from the launcher, not
+    from the user."""
     return any(scratch.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
@@ -276,13 +273,14 @@ def print_stopping(job: RankJob) -> None:
 
 
 def stop_ranks(ranks: NodeRanks) -> None:
-    """Ask the ranks of this node to save a checkpoint and exit."""
+    """Start a thread that asks the ranks of this node to save a checkpoint and exit."""
     threading.Thread(target=ask_ranks, args=(ranks.scratch, ranks.num_local), daemon=True).start()
 
 
 def ask_ranks(scratch: Path, num_ranks: int) -> None:
-    """Send SIGTERM to all `num_ranks` ranks of this node, also to those that are still starting. `scratch`: folder with
-    their process ids. A rank that does not confirm the signal is killed, because its interpreter hangs."""
+    """Send SIGTERM to all `num_ranks` ranks of this node, and wait for those that are still starting. `scratch`: folder
+    with files of their process ids. Kill the ranks that do not confirm the signal within a time limit, because they
+    hang."""
     asked: dict[Path, int] = {}
     deadline = time.monotonic() + START_S
     while len(asked) < num_ranks and time.monotonic() < deadline:
@@ -323,29 +321,29 @@ def say(lines: Iterable[str]) -> None:
 
 
 def unsaved_message(how: str, *, loses: bool = True) -> str:
-    """Return the message for a run that stopped without saving a checkpoint. `how`: words after `stopped` that say
-    when or why (`at once`). `loses`: steps were made since the start of the session, and are lost."""
+    """Return the message for a run that stopped without saving a checkpoint. `how`: words that follow `stopped`, for
+    example `at once`. `loses`: the session has made steps, which are lost."""
     lost = ": the last steps are in no checkpoint" if loses else ", before the first step: nothing is lost"
     return f"dtrain: stopped {how}{lost}"
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
-    """Write a file in `scratch` by which the parent sees that this rank received the request to stop."""
+    """Write an empty file in `scratch`, which shows the parent that this rank received the request to stop."""
     with suppress(OSError):
         (scratch / f"heard_{rank}").touch()
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Write the reason to a file in `scratch`, which the parent prints, and exit in the middle of a step. `loses`:
-    steps are lost, which the exit code reports."""
+    """Exit in the middle of a step, because the time to stop is over. The parent prints the reason from a file in
+    `scratch`. `loses`: whether steps are lost, which changes the exit code."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))
 
 
 def read_outcome(scratch: Path) -> int | None:
-    """Return the exit code that rank 0 wrote to `scratch` when it ended; None if it wrote none. This code counts even
-    if the launcher was stopped afterwards."""
+    """Return the exit code that rank 0 wrote to `scratch` when it ended, or None. It is the run's exit code even if the
+    launcher is stopped afterwards."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):
@@ -353,9 +351,9 @@ def read_outcome(scratch: Path) -> int | None:
 
 
 def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: int | None) -> tuple[int, list[str]]:
-    """Return (exit code, lines of one message) for a failed round. The message says which rank caused the failure, and
-    where. `reason`: why the coordinator ended the round, "" if it did not. `asked_by`: the signal that asked the run
-    to stop, or None."""
+    """Return the exit code and the message, as lines, for a failed round. The message says which rank caused the
+    failure, and in which step. `reason`: why the coordinator ended the round, or "". `asked_by`: signal that asked the
+    run to stop, or None."""
     num_ranks = len(job.plan.layout.ranks)
     failures, deaths = result.failures, result.deaths
     culprits = [failure for failure in failures if not failure.is_peer_loss]
@@ -393,8 +391,8 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines for a message: the last complete checkpoint, and the command that resumes from it. If an object
-    store does not answer soon, they name the last checkpoint that the run saved there."""
+    """Return lines of a message that name the last complete checkpoint and the command that continues from it. If a
+    remote store does not answer soon, they name the last checkpoint that the run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events
@@ -430,9 +428,9 @@ def _describe_signal(number: int) -> str:
 
 
 def silence_loggers() -> None:
-    """Silence the loggers of torch's launcher, which would print every failure a second time. Also silence its warning
-    that stderr is not a file (as in notebooks and under pytest); where warnings are errors, it would prevent ranks
-    from starting."""
+    """Silence the loggers of torch's launcher, which would print every failure a second time. Also ignore its warning
+    that stderr is not a file (as in notebooks and under pytest), which would stop the ranks where warnings are
+    errors."""
     warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):

@@ -50,8 +50,8 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """Facts about a rank for failure messages: its number, its pipeline stage, and the current step. `has_stepped`:
-    this session has completed a step."""
+    """Facts about a rank for messages about failures: its number, its pipeline stage, and the current step.
+    `has_stepped`: this session has completed a step. `count`: number of batches so far."""
 
     rank: int
     stage: int | None = None
@@ -61,9 +61,9 @@ class FailureContext:
 
 
 def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run one rank. Return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. If there are
-    several ranks, the process group must already be initialised. `asked`: function that returns whether this process
-    received a signal to stop."""
+    """Run one rank and return its exit code: 0, or 75 if the run was stopped early with a checkpoint. With several
+    ranks, the process group must already be initialised. `asked`: function that returns whether a signal asked this
+    process to stop."""
     plan = job.plan
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
@@ -151,9 +151,9 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step; the first step has number `first_step`. Before a step's batches are loaded, set
-    `context.step`, the step that failure messages name. So errors in evaluations and checkpoints after a step are
-    attributed to that step."""
+    """Yield the batches of each step, and keep `context.step` up to date, the step that messages about failures name.
+    The first step has number `first_step`. While the batches of a step are loaded, `context.step` is already this
+    step."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
@@ -165,8 +165,8 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
 def evaluation_batches(
     plan: Plan, engine: Engine, sets: Mapping[str, SampleSet], context: FailureContext
 ) -> Callable[[str], Iterable[Batch]]:
-    """Return a function (name of a set) -> this rank's batches of the set. `context`: its count grows with each batch,
-    which shows that the rank makes progress."""
+    """Return a function that takes the name of a set and returns this rank's batches of it. `context.count` grows with
+    each batch, which shows that the rank makes progress."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation

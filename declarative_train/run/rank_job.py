@@ -26,11 +26,14 @@ Work = Callable[["RankJob", Any, Callable[[], bool]], int]  # as `run_rank` of r
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Plan and settings for one rank. It can be pickled, because ranks may be spawned. `max_steps`: number of steps
-    after which this session ends, or None. `sinks`: function that rank 0 calls with the run's folder to open the
-    sinks. `device_index`: number of this rank's GPU, if it is not the one in the plan. `is_hosted`: the run is inside
-    a process of the user (a notebook, a script), which must not be ended. `work`: function to call instead of
-    training, with the arguments of `run_rank`; it returns the exit code."""
+    """Plan and settings for one rank. It can be pickled, because ranks may be spawned.
+
+    `max_steps`     number of steps after which this session ends, or None
+    `sinks`         function that rank 0 calls with the run's folder to open the sinks
+    `device_index`  number of this rank's GPU, if it is not the one in the plan
+    `is_hosted`     the run is inside a process of the user (a notebook, a script), which must not be ended
+    `work`          function to call instead of `run_rank`, with the same arguments and result
+    """
 
     plan: Plan
     device_kind: str
@@ -55,8 +58,8 @@ class RankJob:
 def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
-    """Return a function (run's folder) -> opened sinks: the sinks that every run has, those `chosen` by the recipe,
-    and those of plugins. `quiet`: show no progress in the terminal."""
+    """Return a function that takes the run's folder and opens the sinks: those of every run, those that the recipe
+    chooses (`chosen`), and those of plugins. `quiet`: show no progress in the terminal."""
     return partial(_open_all, quiet, chosen, plugins or {})
 
 
@@ -72,8 +75,8 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
 
 
 def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """Open a sink of a plugin with its settings, and return it. If the sink fails later, the run continues without it.
-    Raises RunFailure if it cannot be opened."""
+    """Open a sink of a plugin with its settings, and return it. If the sink fails later, it is removed and the run
+    continues. Raises RunFailure if it cannot be opened."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:
@@ -89,9 +92,8 @@ def check_sinks(plan: Plan) -> None:
 
 
 def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raise RunFailure if this machine (`host`) does not see the folder for checkpoints, which rank 0 created, within
-    `wait_s` seconds. Without this check the first save would fail, hours later. `hosts`: the machines, that of rank 0
-    first."""
+    """Raise RunFailure if this machine (`host`) does not see the folder for checkpoints within `wait_s` seconds after
+    rank 0 created it. Otherwise the first save would fail, hours later. `hosts`: all machines, that of rank 0 first."""
     folder = local_path(job.place.checkpoints)
     if job.plan.checkpoint is None or host == hosts[0] or folder is None:
         return

@@ -33,8 +33,8 @@ LOOK_S = 0.05
 
 
 class Saving:
-    """State of saving, as times of `time.monotonic` in seconds. `since_s`: start of the current save, None if there is
-    none. `ended_s`: end of the last save."""
+    """Times at which checkpoints are saved, in seconds of `time.monotonic`. `since_s`: start of the current save, or
+    None. `ended_s`: end of the last save."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None
@@ -56,10 +56,10 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first`   function called at the first signal
-    `on_second`  function called at the second signal; None: ignore it, because a rank gets a terminal's Ctrl-C twice
-    `on_late`    function called if no step ends in time; None: no time limit
+    `on_second`  function called at the second signal; None in a rank, which may get the signal of one Ctrl-C twice
+    `on_late`    function called if no step ends in time after the first signal; None: no time limit
     `is_closing` function that returns whether another rank has exited, so that no step or checkpoint can be completed
-    `number`     the first signal, None before it
+    `number`     the first signal; None if there was none
     `raises`     a second signal raises KeyboardInterrupt in the main thread
     """
 
@@ -102,8 +102,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Mark the work as done. From now on signals do not stop the work. If a signal arrives and another rank has
-        exited, this process exits immediately, because the launcher would otherwise wait half a minute for it."""
+        """Report that the work is done, so that signals no longer stop it. From now on, if a signal arrives and another
+        rank has exited, this process exits at once; otherwise the launcher would wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:
@@ -117,8 +117,8 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread: raise KeyboardInterrupt at a second one if `raises` is set. (The
-        watching thread reads the signal's number from the pipe and does everything else.)"""
+        """Handle a signal in the main thread. If `raises` is set, a second signal raises KeyboardInterrupt. The
+        watching thread does everything else."""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True
@@ -164,8 +164,8 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. A save has a
-        time limit of its own; after a save, the time begins again."""
+        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. A save of a
+        checkpoint has a time limit of its own, and after it the time to stop begins again."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -177,29 +177,29 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved nothing. If steps are lost (`loses`), it is
-    the code of a failure; otherwise the code of a process that the signal `number` killed (None: SIGTERM)."""
+    """Return the exit code of a run that a signal stopped and that saved nothing. If steps are lost (`loses`), the run
+    counts as failed. Otherwise it is the usual code of a process that the signal `number` killed (None: SIGTERM)."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:
-    """Return the reason, for a message, why this process exits without saving the last steps."""
+    """Return a part of a message that says which time limit ended before the last steps were saved."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit immediately with an exit code, without cleaning up: a normal exit takes a second, and threads of torch and
-    gloo may abort it (torch-facts, section 4)."""
+    """Exit at once with an exit code, without Python's cleanup, which takes a second and which threads of torch and
+    gloo may abort (torch-facts, section 4)."""
     flush()
     end_loaders()
     os._exit(code)
 
 
 def end_loaders() -> None:
-    """Kill the processes of the data loader. Otherwise they would notice only after five seconds that this process has
-    exited. Until then they would keep open the pipe by which the launcher notices the exit."""
+    """Kill the worker processes of the data loader. They would notice the exit of this process only after five seconds,
+    and until then keep a pipe open by which the launcher notices the exit."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure

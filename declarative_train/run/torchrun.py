@@ -1,11 +1,11 @@
 """Ranks that a launcher started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
-Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The number of ranks
-must be that of the plan. The ranks first communicate through the launcher's store, because a rank's device and network
-depend on the plan. If the launcher has no store, rank 0 opens one, and exits last.
+Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The plan must have as
+many ranks as the launcher started. Before they have the plan, the ranks communicate through the launcher's key-value
+store, because device and network of a rank depend on the plan. If the launcher has no store, rank 0 opens one, and
+exits last.
 
-Every rank exits by `os._exit`, so that the exit code and torchrun's report of it do not change.
-"""
+Every rank exits by `os._exit`. Otherwise threads of torch could abort the exit and change the exit code."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks. It has either a plan as JSON and the run's folder (`place`), or no plan and the
-    exit code for all ranks (`code`). `device_kind`, `indices`: kind and numbers of the devices of all ranks. `hosts`:
+    """Message of rank 0 to all ranks. It contains a plan as JSON and the run's folder (`place`). If `plan_json` is
+    None, all ranks exit with `code`. `device_kind`, `indices`: kind and numbers of the devices of all ranks. `hosts`:
     the machine of each rank. `notices`: lines to print."""
 
     plan_json: str | None
@@ -84,9 +84,10 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. `compile_plan`: function that rank 0 calls; it returns (plan or None,
-    exit code). `resume`, `max_steps`, `quiet`, `sinks`: the same as for `launch`. Only rank 0 uses `folder`, the run's
-    folder (None: a new one), and `on_end`, which it calls with the run's folder at the end."""
+    """Run this process as one rank and exit. `compile_plan`: function that rank 0 calls; it returns a plan and an exit
+    code, or None and the exit code if the recipe has no plan. `resume`, `max_steps`, `quiet`, `sinks`: as for `launch`.
+    `folder`: the run's folder; None for a new one. `on_end`: function that rank 0 calls at the end with the run's
+    folder."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -135,15 +136,15 @@ def run_as_rank(
 
 
 def _exit_late(context: FailureContext, watch: StopRequest) -> None:
-    """Exit, because no step ended in time after a request to stop. Only rank 0 prints the reason."""
+    """Exit, because no step ended in time after a request to stop. Rank 0 prints the reason."""
     if context.rank == 0:
         say([unsaved_message(late_reason(), loses=context.has_stepped)])
     exit_process(code_without_save(context.has_stepped, watch.number))
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer. Only the first of the ranks that wait for them prints. (A rank that fails
-    reports this itself.) `hosts`: the machine of each rank."""
+    """Print which ranks do not answer. Of the ranks that wait for them, only the one with the lowest number prints.
+    `hosts`: the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -153,9 +154,8 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Write to the store that this rank is done; on rank 0, wait for all `world` ranks. If a launcher serves the
-    store, do nothing. If rank 0 exited early, a rank that reads from the closed store would fail, and torch would
-    print C++ frames."""
+    """Report to the store that this rank is done. Rank 0 waits for all `world` ranks, because it serves the store: a
+    rank that used the store after rank 0 exited would fail. Do nothing if the launcher serves the store."""
     if has_agent_store():
         return
     if rank != 0:
@@ -166,8 +166,8 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
 
 
 def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Set this rank's number of threads and gloo's network interface, and join the process group. `hosts`: the machine
-    of each rank."""
+    """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: the
+    machine of each rank."""
     import torch
 
     layout = job.plan.layout
@@ -178,9 +178,9 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Share in-memory sets between the ranks of this machine (`host`): the machine's first rank prepares them, and the
-    others map its memory. `hosts`: the machine of each rank. Raises DataError on the first rank; the other ranks then
-    prepare the sets themselves and get the same error."""
+    """Share in-memory samples between the ranks of this machine. The machine's first rank prepares the samples; the
+    other ranks map its memory. `host`: this machine; `hosts`: the machine of each rank. Raises DataError on the first
+    rank. The other ranks then prepare the samples themselves later, and get the same error."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)
@@ -197,7 +197,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of rank 0's messages to all ranks: checkpoints to check together, and then the job."""
+    """Sender of rank 0's messages to all ranks. It first sends checkpoints, of which each rank checks a share, and then
+    the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
@@ -211,8 +212,8 @@ class _Broadcaster:
         put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return the first damage that is found in a checkpoint, as text; None if the checkpoint is undamaged. All
-        ranks take part; each reads its share of the files."""
+        """Return a description of the first damage that is found in a checkpoint, or None. Each rank reads a share of
+        its files."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
@@ -223,7 +224,7 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Return the job from rank 0. Until it arrives, check this rank's share of each checkpoint that rank 0 names."""
+    """Return the job that rank 0 sends. Meanwhile, check this rank's share of each checkpoint that rank 0 sends."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)
@@ -241,9 +242,9 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile the recipe, and choose the devices, the run's folder and the checkpoint. Return the job for all ranks.
-    It runs on rank 0, the only rank that prints or writes here. `lasting`: store that is kept when the launcher
-    restarts the ranks. After a restart, the run that it names is continued, whatever `resume` is."""
+    """Compile the recipe on rank 0, choose devices, run folder and checkpoint, and return the job for all ranks.
+    `lasting`: a store that is kept when the launcher restarts the ranks. It names the run of an earlier start; that run
+    is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()
@@ -271,7 +272,7 @@ def _prepare(
 
 
 def check_world(plan: Plan, num_started: int) -> None:
-    """Raise RunFailure if the number of started ranks (`num_started`) differs from the number in the plan."""
+    """Raise RunFailure if `num_started`, the number of started ranks, differs from the number of ranks in the plan."""
     wanted, launcher = len(plan.layout.ranks), find_launcher()
     if wanted == num_started:
         return
