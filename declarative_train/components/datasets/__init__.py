@@ -29,7 +29,8 @@ _ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy",
 
 @cache
 def endings() -> Mapping[str, str]:
-    """Return {file ending, in lower case: type of the source that reads such files}. Raises PackError."""
+    """Return a dict from file ending, in lower case, to the type of the source that reads such files. Raises PackError
+    if a pack cannot be loaded."""
     found = dict(_ENDINGS)
     for pack in find_packs().values():
         found |= pack.endings

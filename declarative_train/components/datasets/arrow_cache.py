@@ -55,9 +55,11 @@ class Budget:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the decompressed text of a file. The memory for the text and for its values is subtracted
-        from the limit; reading raises TooLargeError when the limit is reached. `delimiter`: character between the
-        values of a line, which are counted by it; None: the values are not counted."""
+        """Return a stream of the decompressed text of a file. Reading subtracts the memory for the text and for its
+        values from the limit, and raises TooLargeError when nothing is left.
+
+        `delimiter`: character between the values of a line, from which the values are counted. If it is None, only the
+        memory for the text is subtracted."""
         import pyarrow as pa
 
         stream = open_decompressed(path)
@@ -72,9 +74,12 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return the table that `in_memory(budget)` reads. If the files are too large for memory, return the table of
-    `on_disk()`, which converts the files. If `on_disk` cannot do this, it returns None, and `in_memory(None)` reads the
-    files without a limit. Raises SourceError."""
+    """Return a table of `files`, read into memory if they are small enough, else converted to a file on disk. Raises
+    SourceError.
+
+    `in_memory` reads the files and raises TooLargeError if they exceed its budget; the budget None means no limit.
+    `on_disk` returns the table of the converted files, or None if it cannot write a file. Then the files are read into
+    memory without a limit."""
     if not is_large(files):
         try:
             return in_memory(Budget())
@@ -115,8 +120,9 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return the table of the converted files; convert them first if they are not in the cache. Return None if there is
-    no cache folder, or if changes of a file could not be noticed (`cache.stamp`). Raises SourceError.
+    """Return the table of the Arrow file to which `files` are converted. The Arrow file is written if the cache does
+    not have it. Return None if there is no cache folder, or if a later change of a file could not be noticed
+    (`cache.stamp`). Raises SourceError.
 
     `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
     the schema of all files. `batches`: function that reads the record batches of a file."""

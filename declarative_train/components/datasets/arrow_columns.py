@@ -20,7 +20,7 @@ EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     """Return the column `name` for the Arrow type `kind`, or a text with the reason why it cannot be read. `first`: a
-    value of the column that is not missing; the length of lists is taken from it."""
+    value of the column that is not missing. If the column has lists, their length is that of `first`."""
     import pyarrow as pa
 
     types = pa.types
@@ -231,8 +231,10 @@ class MemoryTable(Table):
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """Concatenate the Arrow tables in `pieces`: (path of the file, table). `bad`: for each file, the rows that were
-        left out: (number of the row, reason), counted from 0. The reason is "" for blank lines."""
+        """Concatenate the Arrow tables in `pieces`, which are pairs (path of the file, table).
+
+        `bad`: the rows of each file that were left out, as pairs (number of the row in the file, from 0; reason). The
+        reason is "" for blank lines."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -277,8 +279,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Convert a column of text to numbers if fewer than one value in five is not a number; such values are missing
-        afterwards. Otherwise leave the column unchanged."""
+        """Convert a column of text to numbers if more than four fifths of its values are numbers or missing. The other
+        values are missing afterwards. If there are fewer numbers, the column stays text."""
         import numpy as np
 
         values = self._column(name)
@@ -306,9 +308,11 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, and counts
-    rows that were left out too. `row`: number of the row in the table. `starts`: number in the table of the first row
-    of each file. `gone`: for each file, the numbers of the rows that were left out, counted from 0, ascending."""
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, and includes
+    rows that were left out of the table.
+
+    `row`: number of the row in the table. `starts`: number in the table of the first row of each file. `gone`: a dict
+    from path to the numbers of the rows of this file that were left out, counted from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -340,8 +344,9 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return ({name: column} for the columns of an Arrow schema that can be read, {name: reason} for the others).
-    `first`: function (name) -> a value of the column that is not missing, or None."""
+    """Return two dicts for the columns of an Arrow schema: from name to column for those that can be read, and from
+    name to reason for the others. `first`: function that takes the name of a column and returns one of its values, or
+    None if all are missing."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:
@@ -356,8 +361,8 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 
 
 def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any) -> dict[str, Column]:
-    """Return `columns` with the dtype LISTS for each column in `names` that consists of lists of any length in the
-    Arrow schema `schema`."""
+    """Return a copy of `columns` in which each column in `names` has the dtype LISTS, if its Arrow type is a list. Such
+    a column may have lists of different lengths. `schema`: Arrow schema of the columns."""
     import pyarrow as pa
 
     found = dict(columns)

@@ -178,9 +178,10 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return (column, value) of the first value in the file `path` that does not fit the type of its column, or
-        None if all fit. `first`: path of the first file. `found`: types of the columns; those detected here are added.
-        `wider`: types by column that replace detected ones. `heartbeat`: called after each block."""
+        """Return the column and the text of the first value in the file `path` that does not fit the type of its
+        column, or None if all values fit. `first`: path of the first file. `found`: types of the columns; the types
+        that are detected in this file are added to it. `wider`: types of some columns, which are used instead of those
+        in `found`. `heartbeat`: called after each block."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -204,7 +205,7 @@ class CsvDataset(FilesDataset):
         return None
 
     def _next_type(self, kind: Any, value: str | None) -> Any:
-        """Return the next Arrow type, after `kind`, that can hold `value`, which `kind` cannot hold."""
+        """Return a wider Arrow type for a column, because the type `kind` cannot hold its value `value`."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -329,8 +330,8 @@ class CsvDataset(FilesDataset):
 def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
     """Call `read` and return its result. If a signal cancels it, call it again.
 
-    Arrow cancels a read on a signal, and then runs the handler of the signal. The handler may raise nothing, as in a
-    run that stops only at the end of the current step; then the result is still needed."""
+    Arrow cancels a read when a signal arrives, and then runs the signal's handler. If the handler raises an exception,
+    it ends the call. If it does not (a run finishes the current step before it stops), the result is still needed."""
     import pyarrow as pa
 
     try:

@@ -106,8 +106,8 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield a file in pieces of whole lines, some MiB each: (number of the first line, bytes). Lines are counted from
-    0. Raises SourceError."""
+    """Yield a file in pieces of some MiB, each of whole lines: (number of the piece's first line, counted from 0;
+    bytes). Raises SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:
@@ -212,12 +212,12 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of the lines `content` of a file. `first`: number of the first of these lines in the file,
-    counted from 0.
+    """Return the table of some lines of a file. `content`: the lines. `first`: number of the first of these lines in
+    the file, counted from 0. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
-    `bad`: list to which blank lines are appended; if bad rows are skipped, also the lines that were left out. `schema`:
-    types of all columns; None: they are detected. `like`: types in the earlier lines of the file, if bad rows are
-    skipped; lines with values of other types are left out. Raises SourceError."""
+    `bad`: list to which blank lines are appended. If bad rows are skipped, the lines that were left out are appended
+    too. `like`: types in the earlier lines of the file, used only if bad rows are skipped: lines whose values have
+    other types are left out."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -246,9 +246,9 @@ def read_lines(
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Return the table of the lines in `content` that are JSON objects with values of the right types. These are the
-    types in `schema`, or if it is None, the types in earlier lines. The other lines are appended to `bad`: (number of
-    the line in `content`, reason), counted from 0."""
+    """Return the table of the lines in `content` that are JSON objects with values of the right types. The right types
+    are those in `schema`, or those in the earlier lines if `schema` is None. The other lines are appended to `bad` as
+    pairs (number of the line in `content`, from 0; reason)."""
     import json as strict
 
     import pyarrow as pa

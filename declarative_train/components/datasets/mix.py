@@ -21,8 +21,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """Return the source in a mixture. `value`: the source as data, as in a plan. Other values are returned
-    unchanged."""
+    """Return the source that the dict `value` of a plan describes. Return any other value unchanged."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -155,8 +154,8 @@ class MixTable(Table):
                 yield table, begin, slice(first, last)
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Return {column: values (N, length, ...)} of N runs of `length` consecutive rows, as `Table.read_runs` does.
-        `starts`: first row of each run. All rows of a run must be in the same source."""
+        """Return a dict from column to the values (N, length, ...) of N runs of consecutive rows, as `Table.read_runs`
+        does. `starts`: first row of each run. `length`: rows of a run, which must all be in the same source."""
         import numpy as np
 
         member = np.searchsorted(self._starts, starts, side="right") - 1
@@ -199,8 +198,8 @@ def _list_block_starts(table: Table) -> np.ndarray:
 
 
 def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return ({name: column} for the columns that all tables have, {name: reason} for the others, which cannot be
-    read). Raises SourceError if there is no common column."""
+    """Return two dicts: from name to column for the columns that all tables have, and from name to the reason why it
+    cannot be read for the others. Raises SourceError if there is no common column."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}
@@ -224,7 +223,7 @@ def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], d
 
 
 def _join_columns(columns: list[Column]) -> Column | None:
-    """Return a column whose type can hold the values of all `columns`; None if there is no such type."""
+    """Return a column whose type can hold the values of all `columns`. Return None if there is no such type."""
     import numpy as np
 
     first = columns[0]

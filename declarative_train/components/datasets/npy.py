@@ -91,10 +91,11 @@ class StoredArray(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Table whose columns are the arrays of one or several files, concatenated by rows. `pieces`: {name: array} of each
-    file; a text in place of an array is the reason why it cannot be a column.
+    """Table whose columns are the arrays of one or several files, concatenated by rows.
 
-    An array whose length differs from that of most arrays (a mean, a list of names) is not a column."""
+    `pieces`: for each file, a dict from name to array. A text in place of an array is the reason why the array cannot
+    be a column. An array is also left out if its length differs from that of most arrays of the file, as that of a mean
+    or of a list of names does."""
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)
@@ -208,8 +209,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return {name: array} of a file, without reading the values of the arrays. A member of an archive that is not an
-    array has the reason, a text, in place of the array. Raises SourceError."""
+    """Return a dict from name to array for a file, without reading the values of the arrays. A member of an archive
+    that is not an array has a text with the reason instead. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")

@@ -55,8 +55,8 @@ class PluginTable(Table):
             self._small = {name for name, each in keys.items() if each.is_number}
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, object]]]:
-        """Pickle the settings of the source, not the user's object. A process that is not forked creates an object of
-        its own."""
+        """Pickle the settings of the source, not the user's object. A process that unpickles the table creates an
+        object of its own."""
         return _reopen, (self._dataset.as_data(),)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -94,8 +94,8 @@ class PluginTable(Table):
 
     @contextmanager
     def _lock_code(self) -> Iterator[None]:
-        """Let only one thread at a time run the `with` block, because it calls the user's code. A forked process begins
-        with a new lock."""
+        """Let only one thread at a time run the `with` block, because it calls the user's code. A forked process uses a
+        new lock, and a new object of the user's class if the old one holds open files."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
@@ -126,9 +126,9 @@ class PluginTable(Table):
         return self._name_values(found, row)
 
     def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
-        """Return {column: value} for the user's result `found` of one row. If no columns are declared, return all
-        values of a dictionary or named tuple under their own names. Raises SourceError if the result does not have the
-        declared columns."""
+        """Return a dict from column to value for one row. `found`: what the user's code returned for this row. If no
+        columns are declared, all values of a dictionary or named tuple keep their own names. Raises SourceError if the
+        result does not have the declared columns."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:
@@ -148,8 +148,8 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Return {column: array (N, ...)} for the rows `numbers` (N,), from the user's method `read`. Raises
-        SourceError."""
+        """Return a dict from column to array (N, ...) for the rows `numbers` (N,), which the user's method `read`
+        returns. Raises SourceError."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
         with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):
@@ -231,8 +231,8 @@ def _reopen(data: dict[str, object]) -> Table:
 
 
 def _holds_files(made: object) -> bool:
-    """Return whether an object holds an open file: as an attribute or item, or in such an attribute or item, and so on.
-    At most _LOOKED_AT objects are searched."""
+    """Return whether an object holds an open file, directly or at any depth of its attributes and items. At most
+    _LOOKED_AT objects are searched."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

@@ -34,7 +34,7 @@ def keys_of(value: Any) -> ColumnKeys | str:
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
     """Return the values of N rows as an array (N, *shape). A missing value (None) becomes nan, None or NaT. If the
-    column cannot hold a value, the exception `wrong(position of the value, description)` is raised."""
+    column cannot hold a value, raise `wrong(index of the value, description)`."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)
@@ -73,8 +73,8 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any) -> tuple[np.ndarray, bool] | None:
-    """Return (value as an array, whether the user returned an array or tensor, and so chose the dtype); None if the
-    value is not a number or numbers."""
+    """Return `value` as an array, and whether the user chose its dtype by returning an array or tensor. Return None if
+    the value is not a number and has no numbers."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True
     if isinstance(value, bool | int | float):

@@ -130,8 +130,8 @@ class SyntheticTable(Table):
         return unit
 
     def _clouds(self, rows: np.ndarray) -> np.ndarray:
-        """Return points (N, features) around the centres of their classes. The centres are on a sphere, about 1 apart.
-        Each feature has variance 1."""
+        """Return one point (N, features) for each of the N rows, around the centre of the row's class. The centres are
+        on a sphere, about 1 apart. Each feature has variance 1."""
         import numpy as np
 
         width, classes = self._made.features, self._made.classes
