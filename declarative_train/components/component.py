@@ -44,20 +44,20 @@ class Component(BaseModel):
     type: str
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the component as JSON data under the keys that a recipe uses, `type` first. With `defaults` False,
-        leave out keys that have their default value, also `type`."""
+        """Return the component as JSON data under the keys that a recipe uses, `type` first. `defaults` False: leave
+        out keys with their default value, and `type`."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_defaults=not defaults)
         return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Return the component for the data that `as_data` returned. They are read as JSON, where strict models accept
-        a list for a tuple. Raises pydantic's ValidationError."""
+        """Return the component from the data that `as_data` returned. They are read as JSON, because strict models
+        accept a list for a tuple only there. Raises pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
 
 
 def recipe_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the keys that a recipe may write for a pydantic model: key -> name of the model's field."""
+    """Return a dict from each key that a recipe may write for a pydantic model to the name of the model's field."""
     internal = getattr(model, "internal", ())
     return {field.alias or name: name for name, field in model.model_fields.items() if name not in internal}
 
@@ -83,10 +83,9 @@ class Port(NamedTuple):
 class ShapeError(NamedTuple):
     """Reason why a component cannot be used with its inputs: a sentence in the words of the recipe.
 
-    `port` or `field` (dotted for nested fields): the value that the message points to. `help`: one hint. `is_warning`:
-    torch accepts the inputs, but they are probably not intended. `lacks_key`: the recipe lacks a key, so that the error
-    does not depend on the values of the data.
-    """
+    `port` or `field`: the input or key that the message points to (`a.b` for the key `b` inside `a`). `help`: one hint.
+    `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: the reason is a key missing
+    in the recipe, whatever the data are."""
 
     message: str
     port: str | None = None
@@ -97,9 +96,8 @@ class ShapeError(NamedTuple):
 
 
 class ModelParts(NamedTuple):
-    """Parts of a library's model, computed one after the other. `outputs`: {path of a part: its output}, in order.
-    `ties`: {name of a parameter: name of the parameter with which it shares its tensor}.
-    """
+    """Parts of a library's model, computed one after the other. `outputs`: the output of each part by path, in order.
+    `ties`: the name of a parameter, and that of another one which uses the same tensor."""
 
     outputs: Mapping[str, TensorSpec]
     ties: Mapping[str, str]
@@ -120,16 +118,16 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the ports of a node that connects the inputs `named`. The first port is connected to the node above by
-        default."""
+        """Return the ports of a node whose inputs in the recipe have the names `named`. If the recipe names no input,
+        the first port is connected to the node above."""
         return cls.ports
 
     @classmethod
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return `fields`, the keys of a node, together with the keys that files named in it define (a published
-        model's configuration), and errors. `resolve` makes a path in the recipe absolute."""
+        """Return `fields`, the keys of a node, with the keys added that files named in them define (a published model's
+        configuration), and errors. `resolve` makes a path in the recipe absolute."""
         return fields, []
 
     @property
@@ -143,10 +141,9 @@ class Layer(Component, ABC):
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return how to connect a text encoder: (name of its model, its ports for token ids, its port for the padding
-        mask). Return None for a layer that is not one. Call it only if `check` found no error. The last of the ports
-        for token ids is the one that messages suggest.
-        """
+        """Return how to connect a text encoder: the name of its model, its ports for token ids, and its port for the
+        padding mask. Messages suggest the last port for token ids. Return None for a layer that is not a text encoder.
+        Call it only if `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
@@ -182,19 +179,19 @@ class Layer(Component, ABC):
         raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return a copy of the layer in which sizes that depend on the range of these inputs (a number of classes) are
-        set as fields. A later `check` with other inputs compares with these sizes."""
+        """Return a copy of the layer whose fields have the sizes that follow from the range of these inputs, such as a
+        number of classes. A later `check` compares other inputs with these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return the init of the parameter with this name in the module, which is used if the recipe sets none: torch's
-        own distribution. Raises LookupError for an unknown name."""
+        """Return the init that is used for a parameter if the recipe sets none: torch's own distribution. `parameter`:
+        its name in the module. Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
-        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`; a sentence if the layer's
-        sizes are not divisible, None if the layer cannot be divided in this way. The module of a layer has a method
-        `divide` if it must change more than its parameters."""
+        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`. Return a sentence if the
+        layer's sizes are not divisible, None if the layer cannot be divided in this way. If dividing changes more than
+        the parameters of the module, the module has a method `divide`."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
@@ -207,10 +204,10 @@ class LossModule(ABC):
     """Interface of the `nn.Module` that `Loss.build` returns. The loss is `sum` / `count`, both added over the *global*
     batch.
 
-    Shapes: input (B, ...), target and mask as the component defines them, row_weight (B,) float, 1 for real rows and 0
-    for padding. Both results are scalars. `count` is float64 and is computed from target, mask and row_weight alone, so
-    it is known before the first backward. `items_per_row` is the constant count of one real row, or None if it depends
-    on the values (ignore_index, a mask, class weights): then the ranks have to add up their counts."""
+    Shapes: input (B, ...), target and mask as the component defines them, row_weight (B,) float, 0 for rows of padding
+    and 1 for all others. Both results are scalars. `count` is float64 and does not depend on `input`, so it is known
+    before the first backward. `items_per_row`: the count of a row if it is constant. It is None if the count depends on
+    values (ignore_index, a mask, class weights), so that ranks have to add up their counts."""
 
     items_per_row: float | None
 
@@ -258,8 +255,9 @@ class Loss(Component, ABC):
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
-        """Return int64 counts of these targets (N, ...), which `balance` needs; counts of chunks can be added. Raises
-        ValueError, in the words of the recipe, for a target that the loss does not accept."""
+        """Return int64 counts of these targets (N, ...), from which `balance` computes weights. Counts of several
+        chunks can be added. Raises ValueError, in the words of the recipe, for a target that the loss does not
+        accept."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
@@ -273,8 +271,8 @@ class Loss(Component, ABC):
         return None
 
     def can_divide_classes(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the loss can be computed if each rank has the scores of some classes only; its module then has
-        a method `divide`."""
+        """Return whether the ranks can compute the loss together when each has the scores of some classes only. The
+        loss module then has a method `divide`."""
         return False
 
     @abstractmethod
@@ -282,8 +280,7 @@ class Loss(Component, ABC):
 
 
 class Collective(ABC):
-    """Communication between the data-parallel ranks, for metrics. This process is rank `rank` of `size`; with one
-    process nothing is sent."""
+    """Communication between the data-parallel ranks, for metrics. This process is rank `rank` of `size` ranks."""
 
     rank: int
     size: int
@@ -317,7 +314,7 @@ class MetricModule(ABC):
 
     @abstractmethod
     def compute(self, ranks: Collective) -> "torch.Tensor":
-        """Return the exact value over the batches of all ranks, a scalar float64 tensor on the device; nan if there was
+        """Return the exact value over the batches of all ranks: a scalar float64 tensor on the device, nan if there was
         no item."""
 
     @abstractmethod
@@ -325,8 +322,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` come from the loss that the metric names
-    with `of`."""
+    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of the loss that the recipe
+    names under the metric's key `of`."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -336,12 +333,11 @@ class MetricInputs(NamedTuple):
 
 
 class Metric(Component, ABC):
-    """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
-    can also be computed during training.
+    """Metric: a number computed in evaluations. `is_mean`: the metric is a mean over items, or a function of such a
+    mean. Then it can also be computed during training. `about`: as in `Loss`.
 
-    `about`: as in `Loss`. `has_unit`: the value depends on the unit of the target. Input and target are then converted
-    to the unit of the target's columns, by undoing `scale` and `normalize` of the field.
-    """
+    `has_unit`: the value depends on the unit of the target. Input and target are then converted to the unit of the
+    target's columns, by undoing `scale` and `normalize` of the field."""
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
@@ -354,7 +350,7 @@ class Metric(Component, ABC):
         return None
 
     def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
-        """Return whether the metric is nan for a set with this target (N, *S), for any prediction."""
+        """Return whether the metric is nan for every prediction, if a set has this target (N, ...)."""
         return False
 
     @abstractmethod
@@ -362,13 +358,11 @@ class Metric(Component, ABC):
 
 
 class Optimizer(Component, ABC):
-    """Optimizer: the update rule of parameters, with the fields `lr` and `weight_decay`; parameter groups can have
-    other values. `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an
-    error. `works_elementwise`: the update of an element depends only on the gradients of this element; if False, the
-    axis `tensor` is an error. `averages`: the optimizer keeps an average of the weights, which evaluations and
-    checkpoints use; the torch optimizer has `train()` and `eval()`. `usual_lr`: the smallest and the largest usual lr;
-    lint reports an lr far outside.
-    """
+    """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
+    `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an error.
+    `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
+    error. `averages`: evaluations and checkpoints use an average of the weights, set by `train()` and `eval()` of the
+    torch optimizer. `usual_lr`: the smallest and the largest usual lr; lint reports an lr far outside."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True
@@ -400,19 +394,19 @@ class LrSchedule(Component, ABC):
 
     @abstractmethod
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the factor of the lr in optimizer step `step` (from 0) of `num_steps`; the first `num_warmup_steps` of
-        them are the warm-up. It depends on nothing else and does not use torch."""
+        """Return the factor of the lr in optimizer step `step` (from 0) of `num_steps`, of which the first
+        `num_warmup_steps` are the warm-up. The result depends on these three numbers and the fields only."""
 
     def resolve(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
-        """Return a copy in which every field with a duration is in steps; `factor` can only be called on such a copy.
-        Raises ValueError, as `to_steps` does, if a duration cannot be converted."""
+        """Return a copy whose durations are all in steps, as `factor` needs them. Raises ValueError, as `to_steps`
+        does, if a duration cannot be converted."""
         return self
 
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error for each field whose duration does not fit into a run of `num_steps` steps, of which the
-        first `warmup` are the warm-up. Called before `resolve`. `exact_steps` converts a duration to steps, without
+        """Return an error for each duration that does not fit into a run of `num_steps` steps, whose first `warmup`
+        steps are the warm-up. It is called before `resolve`. `exact_steps` converts a duration to steps, without
         rounding. Raises ValueError, as `exact_steps` does."""
         return ()
 
@@ -430,11 +424,10 @@ class Init(Component, ABC):
 
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
-        """Write the start values into `tensor` in place, on any device; random ones come from `draws` only. `tensor`
-        may be some rows of the parameter, from row `draws.first_row` on; `draws.shape` is the shape of the whole
-        parameter."""
+        """Write the start values into `tensor` in place, on any device. Random ones come from `draws` only. `tensor`
+        may be some rows of a parameter of shape `draws.shape`, from row `draws.first_row` on."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return the start values of the whole parameter, only if `of_layer`. `seed`: seed of the run; `path`: path of
-        the layer in the model."""
+        """Return the start values of the whole parameter. Call it only if `of_layer`. `seed`: seed of the run. `path`:
+        path of the layer in the model."""
         raise NotImplementedError

@@ -1,10 +1,9 @@
 """Counter-based random numbers: the same key and number always give the same random value. Functions compute whole
 arrays at once.
 
-The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
+The mixing is the last step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
 2014): every bit of the result depends on every bit of the number. There is no state, so row 10^12 costs as much as row
-0. Not for cryptography.
-"""
+0. Not for cryptography."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ _MASK = (1 << 64) - 1
 
 
 def key_of(*parts: object) -> int:
-    """Return a 64-bit hash of `parts`, for use as a key; it is the same on every machine."""
+    """Return a 64-bit hash of `parts`, for use as a key. It is the same on every machine."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def mix(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one random uint64 for each of the integers `numbers`, determined by the integer and `key`; different
-    numbers give different results."""
+    """Return one random uint64 for each of the integers `numbers`, determined by the integer and `key`. Different
+    integers give different results."""
     import numpy as np
 
     z = numbers.astype(np.uint64)  # a copy: mixed in place

@@ -32,10 +32,10 @@ class Column(NamedTuple):
     `dtype` is numpy's name of the dtype that `Table.read` returns: a number, `bool`, `datetime64[ns]`, or one of
       object     text (str, None where missing)
       bytes      whole files (bytes, or Pillow images; None where missing)
-      MESSAGES   lists of objects (str, the JSON of each; None where missing)
-      LISTS      lists of lists, of texts, or of different lengths (str, the JSON of each; None where missing)
-    `shape` is the shape of one row's value. `num_values` is n if the source guarantees integers in 0..n-1 (token ids).
-    """
+      MESSAGES   lists of objects, each list as a JSON text (str, None where missing)
+      LISTS      lists of lists, of texts, or of different lengths, each as a JSON text (str, None where missing)
+    `shape` is the shape of one row's value. `num_values` is n if the source guarantees integers in 0..n-1 (token
+    ids)."""
 
     name: str
     dtype: str
@@ -72,13 +72,12 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
-        """Return the values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, which may
-        repeat.
+        """Return a dict from column to values (N, ...). `rows`: a slice (step 1), or an int64 array of row numbers,
+        which may repeat.
 
         Missing numbers are nan (an integer or bool column with missing values in these rows becomes float64), missing
         text is None, missing dates NaT. The result may share memory with the table: do not write to it. Raises
-        SourceError.
-        """
+        SourceError."""
 
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
         """Return what `read` returns, without caching blocks: the caller will not read these rows again soon."""
@@ -90,30 +89,29 @@ class Table(ABC):
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield (field, message, hint) of a warning for each field that does not use some data of its columns, such as
-        keys of chat messages that its template does not read. The default yields nothing.
-        """
+        """Yield a warning for each field that does not use some data of its columns, such as keys of chat messages that
+        its template does not read: (name of the field, message, hint). The default yields nothing."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Read the columns `names` as LISTS from now on, because a field needs them; their lengths may differ from row
-        to row."""
+        """Make `read` return the columns `names` with the dtype LISTS from now on, because a field accepts lists of any
+        length."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files, in bytes; None if it is unknown."""
         return None
 
     def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
-        """Return (N, length, ...) by column: for each of the N `starts` (int64), the `length` rows from there on; see
-        `read`."""
+        """Return a dict from column to the values (N, length, ...) of N runs of `length` consecutive rows. `starts`:
+        the first row of each run (N,), int64. See `read`."""
         import numpy as np
 
         read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def lengths(self, column: str, rows: "np.ndarray") -> "np.ndarray":
-        """Return (N,) int64: for each of these rows, the number of positions of its value in this column that are not
-        padding. Only for columns of fields with `buckets`."""
+        """Return the length (N,), int64, without padding, of the value that each of these rows has in the column. Only
+        for columns of fields with `buckets`."""
         raise NotImplementedError(column)
 
     def place(self, row: int) -> str:
@@ -124,9 +122,8 @@ class Table(ABC):
 class Dataset(Component, ABC):
     """Data source, the component under `data.source`: rows with named columns.
 
-    A concrete class that reads files names them in its key `path` (one or a list; any fsspec URL, globs allowed); the
-    recipe makes the paths absolute. `open` returns the Table and raises SourceError.
-    """
+    A class that reads files has a key `path`: one path or a list, each a local path or fsspec URL, with globs allowed.
+    Relative paths are made absolute when the recipe is read. `open` returns the Table and raises SourceError."""
 
     files_column: ClassVar[str | None] = None
     """The column that holds whole files, for a source that reads a folder of them."""
@@ -155,8 +152,8 @@ class Dataset(Component, ABC):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: "Mapping[str, object]") -> Table:
-        """Return the table of new files of this type, or of one folder with them. `source`: the keys of the source that
-        the run was trained with. Raises SourceError."""
+        """Return the table of new files of this type, or of one folder with such files, for predictions. `source`: the
+        keys of the source of the training data. Raises SourceError."""
         return cls.from_data({"type": cls.model_fields["type"].default, "path": list(paths)}).open()
 
 
@@ -171,16 +168,16 @@ class FilesDataset(Dataset, ABC):
         return (self.path,) if isinstance(self.path, str) else self.path
 
     def files(self) -> list[str]:
-        """Return every file, in the order written; the files of a glob are sorted by name. Raises SourceError."""
+        """Return the paths of all files, in the order of `path`. The files of a glob are sorted by name. Raises
+        SourceError."""
         return expand(self.paths)
 
 
 class BadValueError(Exception):
     """Error: a field cannot convert a value.
 
-    `problem`: missing, outside, fraction, unreadable. `column`: name of the column. `row`: index within the values
-    given. `key`: the key of the field that defines which values are allowed.
-    """
+    `problem`: missing, outside, fraction or unreadable. `column`: name of the column. `row`: index of the value in the
+    array that the field was given. `key`: the key of the field that defines which values are allowed."""
 
     def __init__(
         self, problem: str, column: str, message: str, *, row: int, help: str | None = None, key: str | None = None
@@ -199,7 +196,7 @@ class MissingPackageError(Exception):
 
 class NoStatisticsError(ValueError):
     """Error: the statistics of a field cannot be computed from the training rows. `help`: one hint. `value`: the value
-    of `column` that is the reason, so that its row can be named."""
+    of `column` that is the reason; the message then names its row."""
 
     def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
         super().__init__(f"`{column}` {message}")
@@ -209,8 +206,8 @@ class NoStatisticsError(ValueError):
 
 
 class Tally(ABC):
-    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows` False: the statistics are
-    known without rows, so `add` is not called."""
+    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows`: if False, the statistics are
+    known without rows, and `add` is not called."""
 
     needs_rows: ClassVar[bool] = True
 
@@ -220,22 +217,24 @@ class Tally(ABC):
 
     @abstractmethod
     def result(self) -> dict[str, object]:
-        """Return the statistics as JSON data. Raises ValueError, in the words of the recipe, if there were no
-        values."""
+        """Return the statistics as JSON data. Raises ValueError, in the words of the recipe, if no values were
+        added."""
 
 
 class Unit(NamedTuple):
-    """Conversion of a field's values to the unit of its columns: value * multiply + add. Each is one number for all
-    elements of a row, or one for each element, flattened."""
+    """Conversion of a field's values to the unit of its columns: value * multiply + add. `multiply` and `add` have one
+    number for all elements of a row, or one number for each element of the flattened row."""
 
     multiply: tuple[float, ...]
     add: tuple[float, ...]
 
 
 class Preparation(NamedTuple):
-    """Steps that turn the numbers of the columns into a field's floating-point values, in float64: replace missing ones
-    by `fill`, multiply by `scale`, subtract `subtract`, divide by `divide`. Each is one number for all elements of a
-    row, or one for each element, flattened; None skips the step."""
+    """Steps that turn the numbers of the columns into a field's floating-point values, in float64: replace missing
+    numbers by `fill`, multiply by `scale`, subtract `subtract`, divide by `divide`.
+
+    A step that is None is skipped. A tuple has one number for all elements of a row, or one for each element of the
+    flattened row."""
 
     fill: tuple[float, ...] | None = None
     scale: float | None = None
@@ -246,21 +245,22 @@ class Preparation(NamedTuple):
 class Field(Component, ABC):
     """Field, a component under `data.fields`: a named tensor of a sample, made from columns of the table.
 
-    `outputs`: names of the tensors, if the field makes several. The first one has the name of the field, the others are
-    `NAME.OUTPUT`.
+    `outputs`: names of the tensors, if the field makes several. The first tensor has the name of the field, the others
+    are called `NAME.OUTPUT`.
 
-    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of a run, these keys must
-    have the same values as in that run.
+    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of another run, these keys
+    must have the same values as in that run.
 
-    `lazy`: set if the values (images) are read again for each batch and not checked before the run: the address of the
-    `LazyReader` that reads them (data/lazy_fields.py), as `package.module:name`.
+    `lazy`: address, as `package.module:name`, of the `LazyReader` (data/lazy_fields.py) that reads the values again for
+    each batch. It is set for large values such as images, which are not checked before the run. "": the values are read
+    once.
 
-    `takes_text`: the column holds texts, even if they look like numbers. `takes_lists`: the columns hold lists of any
-    length. `takes_dates`: dates can be in any form, texts and numbers too, so new rows keep the type of their file.
+    `takes_text`: the column has texts, even if they look like numbers. `takes_lists`: the columns have lists of any
+    length. `takes_dates`: dates can be in any form, also texts and numbers, so columns of new rows keep the type that
+    their file gives them.
 
-    `keys_tell_all`: the values depend on the keys and the columns only, not on code of the user or on other files, so
-    results about them may be cached.
-    """
+    `keys_tell_all`: the values depend only on the keys and the columns, not on code of the user or on other files, so
+    results about them may be cached."""
 
     meaning: ClassVar[tuple[str, ...]] = ()
     lazy: ClassVar[str] = ""
@@ -279,16 +279,14 @@ class Field(Component, ABC):
 
     @property
     def joined_by(self) -> str | None:
-        """Name of the key in the recipe, such as `pack`, that makes one sample of the field from several rows; None if
-        each sample is one row.
-        """
+        """Name of the recipe's key, such as `pack`, that makes one sample of the field from several rows. None if each
+        sample is one row."""
         return None
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Settings that must be equal in all fields of a recipe if this field makes one sample from several rows; a
-        field with one row per sample is then an error. None if the recipe can have no other field.
-        """
+        """Settings that must be equal in all fields of the recipe, because this field makes one sample from several
+        rows. Every other field must then join the same rows. None if the recipe can have no other field."""
         return None
 
     @property
@@ -308,9 +306,8 @@ class Field(Component, ABC):
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return (message, hint) of a warning if the field should also read a column of `others` (the names of all
-        columns of the table) and does not, such as the tools of a chat; else None.
-        """
+        """Return a warning as (message, hint) if the field should also read a column that it does not read, such as the
+        tools of a chat; else None. `others`: the names of all columns of the table."""
         return None
 
     @property
@@ -328,9 +325,8 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy whose floating-point values have the dtype `dtype`, which follows from the run's precision. The
-        dtype is not changed if the recipe or the columns decide it.
-        """
+        """Return a copy whose floating-point values have the dtype `dtype`, which is that of the run's precision.
+        Return the field unchanged if its keys or the columns decide the dtype."""
         return self
 
     def output_of(self, name: str) -> "Field":
@@ -366,30 +362,29 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows; None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why statistics of another run do not fit this field, although the keys in `meaning` are equal; None
-        if they fit.
-        """
+        """Return the reason why statistics of another run do not fit this field, or None if they fit. The keys in
+        `meaning` are equal in both runs."""
         return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Return the shape, dtype and range of one row's value. `statistics`: those of the training rows. (With
-        windows, a dimension for the rows is put before.)"""
+        """Return the shape, dtype and range of one row's value, without the dimension that a window adds. `statistics`:
+        those of the training rows."""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
         """Return the conversion of the field's values to the unit of its columns; None if the unit is the same."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
-        """Return the steps by which `convert` changes numbers; an exported model has to do them itself."""
+        """Return the steps by which `convert` changes numbers. An exported model does them itself."""
         return Preparation()
 
     @abstractmethod
     def convert(
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
-        """Return the field's values (N, *row shape) in the dtype of `row_spec` (float32 for bfloat16). `values`: one
-        array per column. `statistics`: those of the training rows. Raises BadValueError."""
+        """Return the field's values (N, *row shape) in the dtype of `row_spec`, but float32 for bfloat16, which numpy
+        lacks. `values`: one array per column. `statistics`: those of the training rows. Raises BadValueError."""
 
     def convert_into(
         self,

@@ -1,8 +1,7 @@
-"""Pydantic fields that hold a duration: `100 steps`, `2 epochs`, `5%`; each key defines the units that it accepts.
+"""Pydantic fields that hold a duration: `100 steps`, `2 epochs`, `5%`. Each key defines the units that it accepts.
 
-A section of the recipe holds a `Duration`. A component holds the text, because a plan is JSON; the compiler replaces it
-by a number of steps before the number is needed.
-"""
+A section of the recipe holds a `Duration`. A component holds the text, because a plan stores it as JSON. The compiler
+replaces the text by a number of steps before the number is needed."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ class _DurationType:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """Return the Duration of a text, or the text itself for a field of a component. Raises the pydantic errors
-        `bare_duration` or `bad_duration`; their diagnostics are in `recipe/hints/pydantic_errors.py`."""
+        """Return the Duration that a text describes, or the text itself for a field of a component. Raises the pydantic
+        errors `bare_duration` or `bad_duration`; their diagnostics are in `recipe/hints/pydantic_errors.py`."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -71,8 +70,8 @@ DurationText = Annotated[str, _DurationType(PROGRESS, ("30 epochs", "1000 steps"
 
 @lru_cache
 def num_steps_of(text: str) -> int:
-    """Return the number of steps in a text such as `300 steps`. Raises ValueError for another unit, which the compiler
-    has not converted to steps."""
+    """Return the number of steps in a text such as `300 steps`. Raises ValueError for other units, which the compiler
+    should have converted to steps."""
     duration = parse_duration(text)
     if duration.unit != "steps":
         raise ValueError(f"`{text}` is not in steps: the plan resolves a schedule before it asks for factors")

@@ -1,8 +1,7 @@
 """Documentation of pydantic fields: the docstring under each field of a model's class.
 
-It is read from the source only when needed (`dtrain schema`, `dtrain list`): pydantic's own option reads it whenever a
-class is created, which would cost every command a quarter of a second.
-"""
+It is read from the source only by commands that show it (`dtrain schema`, `dtrain list`). pydantic's own option reads
+it whenever a class is created, which would cost every command a quarter of a second."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 
 @cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields by name, for fields that have one; fields of base classes are
+    """Return a dict from field name to docstring, for the fields of a model that have one. Fields of base classes are
     included."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
@@ -36,7 +35,8 @@ def _own_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _docs_of_file(path: str) -> dict[str, dict[str, str]]:
-    """Return the field docstrings of all classes in a Python file: qualified class name -> field -> docstring."""
+    """Return the field docstrings of all classes in a Python file: a dict from qualified class name to a dict from
+    field to docstring."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,5 @@
-"""Matrix products of a layer, with their operations as torch's flop counter counts them: two for each multiply-add."""
+"""Matrix products of a layer, and the number of their operations as torch's flop counter counts them: two for each
+multiply-add."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 class Product(NamedTuple):
     """Matrix product with `flops` operations in the forward pass. `num_graded`: how many of its two factors need a
-    gradient; each of them adds `flops` operations to the backward pass.
-    """
+    gradient. Each of these gradients takes another `flops` operations in the backward pass."""
 
     flops: int
     num_graded: int
@@ -27,9 +27,8 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Use of a layer by one node, which determines its matrix products. `inputs`, `output`: specs of the inputs and of
-    the first output. `graded`: for each input, whether it needs a gradient. `weights`: the parameters of the layer.
-    """
+    """Inputs, output and weights of a layer at one node, which determine its matrix products. `output`: spec of the
+    first output. `graded`: for each input, whether it needs a gradient."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec
@@ -47,8 +46,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return the product of each matrix (out, *rest) of the layer: 2 * prod(rest) operations per element of `spec`.
-        `spec`: the result of a linear map or convolution, or the input of a transposed convolution."""
+        """Return one product for each parameter (out, *rest) of the layer with two or more dimensions. It has 2 *
+        prod(rest) operations per element of `spec`, which is the result of a linear map or convolution, or the input of
+        a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

@@ -1,12 +1,11 @@
-"""Table of the pipeline schedules: for each the class in torch, the assignment of stages to ranks, its requirements and
-its cost.
+"""Table of the pipeline schedules: the class of each in torch, the assignment of stages to ranks, requirements and
+cost.
 
-All give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
+All schedules give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
 Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The formulas for idle time and
-memory are derived from the schedules of torch's own implementations, and a test compares the two.
-"""
+memory are derived from the schedules of torch's own implementations, and a test compares the two."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts `num_microbatches` microbatches per step, for a pipeline of
-        `num_ranks` ranks and `num_stages` stages."""
+        """Return whether torch's schedule accepts these numbers of microbatches per step, of ranks in the pipeline, and
+        of stages."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:
@@ -70,10 +69,12 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Return the seconds per step in which the slowest rank is idle while the pipeline fills and drains; an upper
-        bound if there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages.
-        `forward_s`, `backward_s`, `weights_s`: time of all stages of a rank for one microbatch, of a forward, a
-        backward, and the part of the backward for the weights."""
+        """Return the seconds per step in which the slowest rank is idle, because the pipeline fills and drains. The
+        result is an upper bound if there are fewer microbatches than ranks (for zbv: fewer than twice as many).
+
+        Each rank holds `num_chunks` stages. The times of all stages of a rank for one microbatch are `forward_s` for a
+        forward, `backward_s` for a backward, and `weights_s` for the part of the backward that computes the gradients
+        of weights."""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
@@ -85,10 +86,9 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return the largest number of microbatches that a rank keeps at the same time until their backward, counted
-        once for each of its `num_chunks` stages. If the backward is split, they are kept until the gradients of weights
-        are computed.
-        """
+        """Return the largest number of forward results that a rank stores at the same time for their backwards: one for
+        each microbatch and each of its `num_chunks` stages. If the backward is split, results are stored until the
+        gradients of weights are computed."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

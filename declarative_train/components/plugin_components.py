@@ -1,9 +1,9 @@
-"""Components of plugins other than layers: what the text of a user's class declares, and a component that calls its
-code.
+"""Components of plugins other than layers. This module reads the text of a user's class, and makes a component that
+calls its code.
 
-The text is read with `ast`: the base class gives the kind of component, `__init__` the fields, the methods what the
-component can do. A plan stores such a component with the path of its file under `plugin`, and `Registry.read` reads it.
-"""
+The text is read with `ast`. The base class decides the kind of component, the arguments of `__init__` become its
+fields, and the methods decide what the component can do. A plan stores such a component with the path of its file under
+`plugin`, and `Registry.read` reads it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PLUGIN = "plugin"
 
 
 class PluginComponent(Component):
-    """Base class of components that call a user's class; `read_plugin_components` makes the subclasses. `may_import`
-    False: the user's code must not run, so only the fields of the component may be used."""
+    """Base class of components that call a user's class; `read_plugin_components` makes the subclasses. `may_import`:
+    if False, the user's code must not run, and only the fields of the component may be used."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
@@ -45,8 +45,8 @@ class PluginComponent(Component):
     method: ClassVar[str] = ""
     num_arguments: ClassVar[int] = 0
     is_variadic: ClassVar[bool] = False
-    """The method of its kind that the class has, and the number of its arguments; `is_variadic`: any number
-    (`*values`)."""
+    """Name of the method that the user's class has for its kind, the number of its arguments, and whether it takes any
+    number of them (`*values`)."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Attributes of plugin classes that have another name here."""
@@ -55,14 +55,13 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Compute the class attributes of the component that depend on other class attributes. It is called once, when
-        the others are set. Subclasses implement it where needed.
-        """
+        """Compute the class attributes of the component that depend on other class attributes. It is called once, after
+        the others are set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
-        """Set a class attribute of the component from the attribute `key` (one of `Kind.declares`) of the user's class.
-        Raises ValueError with the problem and a hint."""
+        """Set a class attribute of the component from the user's class. `key`: name of the attribute in the user's
+        class (one of `Kind.declares`). `value`: its value. Raises ValueError with the problem and a hint."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
@@ -82,13 +81,13 @@ class PluginComponent(Component):
         return found
 
     def make(self, *first: object) -> Any:
-        """Import the user's file and return an object of the user's class. `first`: the first arguments, which dtrain
-        provides. Raises any exception of the user's code."""
+        """Import the user's file and return an object of the user's class. `first`: the first arguments of `__init__`,
+        which dtrain provides. Raises any exception of the user's code."""
         return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
 
 
 class Method(NamedTuple):
-    """Method that a user's class must have. `signature` is shown in hints. `least`, `most`: limits on the number of
+    """Method that a user's class must have. `signature`: text for hints. `least`, `most`: limits on the number of
     arguments after `self`."""
 
     name: str
@@ -100,18 +99,13 @@ class Method(NamedTuple):
 class Kind(NamedTuple):
     """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class.
 
-    bases      beginnings of the dotted names of base classes that make a class this kind
-    adapter    our component class that calls the user's class
-    methods    alternatives: the class has one of these methods
-    ending     end of class names that is not part of the type (`SlackSink` is `slack`)
-    leads      number of first arguments of `__init__` that dtrain provides
-    needs      fields that the class must have
-    says       class attributes that are true or false
-    declares   class attributes whose value the adapter uses (`PluginComponent.declare`)
-    required   methods that the class must have in any case
-    inherits   beginnings of the dotted names of base classes that have the methods already
-    refused    forbidden base classes: (beginning of their dotted names, message, hint)
-    """
+    bases      beginnings of the dotted names of base classes that make a class this kind adapter    our component class
+    that calls the user's class methods    alternatives: the class has one of these methods ending     end of class
+    names that is not part of the type: `SlackSink` has the type `slack` leads      number of first arguments of
+    `__init__` that dtrain provides needs      fields that the class must have says       class attributes that are true
+    or false declares   class attributes whose value the adapter uses (`PluginComponent.declare`) required   methods
+    that the class must have in any case inherits   beginnings of the dotted names of base classes that already have the
+    methods refused    forbidden base classes: (beginning of their dotted names, message, hint)"""
 
     bases: tuple[str, ...]
     adapter: str
@@ -219,9 +213,9 @@ Found = Mapping[str, Mapping[str, FoundComponent]]
 
 @lru_cache(maxsize=64)
 def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
-    """Return the components of a plugin's file, by kind and type, and the problems found. `text`: content of the file
-    `path`. `may_import`: whether its code may run later. If the file is not valid Python, both results are empty:
-    `read_plugin` reports that."""
+    """Return the components of a plugin's file by kind and type, and the problems found. `text`: content of the file
+    `path`. `may_import`: whether the code of the file may run later. If the file is not valid Python, both results are
+    empty, because `read_plugin` reports the error."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -243,8 +237,9 @@ def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[F
 
 
 def find_plugin_component(word: str, path: str, name: str) -> type[PluginComponent] | None:
-    """Return the component class of kind `word` and type `name` in the plugin file `path` of a plan; None if it is not
-    there. Raises OSError, and ValueError if the file no longer passes the checks."""
+    """Return the component class that a plan names, or None if the plugin file does not have it. `word`: its kind.
+    `path`: path of the file. `name`: its type. Raises OSError, and ValueError if the file no longer passes the
+    checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin_components(path, file.read(), may_import=True)
     if problems:
@@ -349,8 +344,8 @@ def make_seeded(component: Makeable) -> tuple[Any, bool]:
 
 
 def line_in_plugin(error: BaseException, path: str) -> str:
-    """Return `; mine.py, line 12`: the last line of the plugin's file in the traceback of an error; "" if there is
-    none."""
+    """Return the last line of the plugin's file in the traceback of an error, as `; mine.py, line 12`, or "" if no line
+    of the file is in the traceback."""
     from traceback import extract_tb
 
     from declarative_train.files.open_files import format_path
@@ -360,9 +355,7 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 
 
 def describe_failure(type: str, problem: Exception) -> ShapeError:
-    """Return the error for a component whose user code raised `problem` when it was tried on generated samples. `type`:
-    type of the component.
-    """
+    """Return the error for a component of type `type` whose user code raised `problem` on generated samples."""
     lines = str(problem).splitlines() or [""]
     return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
@@ -371,7 +364,7 @@ def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
     """Yield (name, (syntax node, value)) for each of the attributes `names` that a class, or a base class in the same
-    file, assigns. A value that is not a literal is None."""
+    file, assigns. The value is None if it is not a literal."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

@@ -1,8 +1,7 @@
-"""File of a plugin as text: its public classes, their bases and arguments; and the import of the file, if its code may
-run.
+"""File of a plugin as text: its public classes, their base classes and arguments. Also the import of the file, which
+runs its code.
 
-Plugins of every kind are read by this module. No code of a plugin runs before `import_plugin` is called.
-"""
+Plugins of every kind are read by this module. No code of a plugin runs before `import_plugin` is called."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class PluginProblem:
 
 
 class PluginFile:
-    """Parsed file of a plugin: its classes, and the full dotted names that its imports give to names."""
+    """Parsed file of a plugin: its classes, and the full dotted name of each name that it imports."""
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path, self.text = path, text
@@ -58,7 +57,7 @@ class PluginFile:
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """Return whether all base classes of a class, also indirect ones, have dotted names that start with one of
+        """Return whether the dotted names of all base classes of a class, also indirect ones, start with one of
         `starts`."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
@@ -76,15 +75,15 @@ class PluginFile:
         )
 
     def bases(self, node: ast.ClassDef) -> list[str]:
-        """Return the dotted names of a class's bases; `Dataset[int]` counts as `Dataset`."""
+        """Return the dotted names of a class's base classes, without type arguments: `Dataset` for `Dataset[int]`."""
         return [self.full_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
 
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
         return any(name in ("typing.NamedTuple", "NamedTuple") for name in self.bases(node))
 
     def full_name(self, node: ast.expr | None) -> str:
-        """Return the full dotted name of an expression: `torch.nn.Module` for `nn.Module`; "" if the expression is not
-        a name."""
+        """Return the full dotted name of an expression, such as `torch.nn.Module` for `nn.Module`. Return "" if the
+        expression is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -94,7 +93,7 @@ class PluginFile:
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
 
     def method(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.FunctionDef | None:
-        """Return the method `name` of a class, or of its bases in this file; None if there is none."""
+        """Return the method `name` of a class, or of its base classes in this file. Return None if there is none."""
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == name:
                 return item
@@ -106,8 +105,8 @@ class PluginFile:
         return None
 
     def attribute(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.Assign | ast.AnnAssign | None:
-        """Return the assignment of the class attribute `name`, in the class or in its bases in this file; None if there
-        is none."""
+        """Return the assignment of the class attribute `name` in a class, or in its base classes in this file. Return
+        None if there is none."""
         for item in node.body:
             if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
                 target = item.targets[0] if isinstance(item, ast.Assign) else item.target
@@ -117,7 +116,7 @@ class PluginFile:
         return next((found for base in own if (found := self.attribute(base, name, depth + 1)) is not None), None)
 
     def place(self, node: ast.AST) -> tuple[int, int, int]:
-        """Return (line, column, end column) of a syntax node in characters; `ast` counts bytes."""
+        """Return (line, column, end column) of a syntax node. Columns count characters, where `ast` counts bytes."""
         line, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
         text = self.lines[line - 1] if line <= len(self.lines) else ""
@@ -146,8 +145,9 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class ArgumentFields(NamedTuple):
-    """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of the arguments annotated as
-    lists. `computed`: names of the arguments whose default is not a literal, so that only running the code gives it."""
+    """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of the arguments that are annotated
+    as lists. `computed`: names of the arguments whose default is not a literal, so that it is unknown until the code
+    runs."""
 
     fields: Mapping[str, Any]
     lists: frozenset[str]
@@ -161,9 +161,9 @@ def read_fields(
     taken: Container[str],
     given: Mapping[str, Any] = {},
 ) -> tuple[ArgumentFields, list[PluginProblem]]:
-    """Return the arguments of `__init__` of the class `class_name` as pydantic fields, and problems. `arguments`: each
-    argument with its default, if any. `taken`: names that are used for another purpose. `given`: fields to use for some
-    names in place of the argument's own type and default."""
+    """Return the arguments of `__init__` of the class `class_name` as pydantic fields, and the problems found.
+    `arguments`: each argument with its default, if any. `taken`: names that arguments cannot have, because they are
+    used for another purpose. `given`: fields by name that replace the type and default of an argument."""
     fields: dict[str, Any] = {}
     lists: set[str] = set()
     computed: set[str] = set()
@@ -213,8 +213,8 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """Return the type by which recipes name a class, and problems: its attribute `type` or, without it, `own` in lower
-    case. `what`: the kind of component, for messages."""
+    """Return the type by which recipes name a class, and the problems found. It is the attribute `type` of the class
+    or, if the class has none, `own` in lower case. `what`: the kind of component, for messages."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":
@@ -231,7 +231,8 @@ def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tupl
 
 
 def positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return the positional arguments of a method except `self`, each with its default; None if it has no default."""
+    """Return the positional arguments of a method except `self`, each with its default, or None if it has no
+    default."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
     return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]

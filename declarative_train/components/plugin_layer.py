@@ -1,8 +1,7 @@
 """Base class of plugin layers: the fields are read from the text of the user's file, the module is made by its code.
 
-The user's class is constructed once for each node, with a seed of its own. Its random numbers, and dependencies between
-its tensors (a teacher that starts as a copy of its student), are then the same in every mode, stage and shard.
-"""
+The user's class is constructed once for each node, with a seed of its own. So its random numbers are the same in every
+mode, stage and shard, and so are tensors that are copies of others (a teacher that starts as a copy of its student)."""
 
 from __future__ import annotations
 
@@ -25,21 +24,22 @@ FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": 
 
 
 class PluginLayer(Layer):
-    """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import` False: the user's code must not
+    """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import`: if False, the user's code must not
     run, so the shapes after the layer are unknown."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
     may_import: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
-    """The class declares `mixes_samples = True`; a built-in layer that mixes has a key `over` instead."""
+    """The class declares `mixes_samples = True`: the result of a sample depends on other samples. (Built-in layers of
+    this sort have a key `over`.)"""
     list_fields: ClassVar[frozenset[str]] = frozenset()
     computed_defaults: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def is_random(self) -> bool:
-        """True, because it is unknown whether the code draws random numbers. An unneeded seed costs microseconds a
-        step; without a needed one a run cannot be reproduced."""
+        """True, because it is unknown whether the code draws random numbers. Setting a seed costs only microseconds a
+        step; without it, a run that draws could not be reproduced."""
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
@@ -61,7 +61,7 @@ class PluginLayer(Layer):
             return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
-        """Return an init by which the parameter gets the value that the user's constructor computes."""
+        """Return an init that sets the parameter to the value that the user's constructor computes."""
         return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:

@@ -1,9 +1,8 @@
 """Plugin sinks: classes in a user's Python file that `logging.sinks` can name, read without running the file.
 
-A sink is a public class that derives from `declarative_train.run.sink.Sink`, called by its name in lower case without
-`Sink` (`SlackSink` is `slack`) or by a class attribute `type = "name"`. The first argument of its `__init__` is the
-run's folder; the others are its settings, by their annotation or the type of their default.
-"""
+A sink is a public class that derives from `declarative_train.run.sink.Sink`. Its type is its name in lower case without
+`Sink` (`SlackSink` is `slack`), or the class attribute `type = "name"`. The first argument of its `__init__` is the
+run's folder. The others are its settings, with the type of their annotation or of their default."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ _BASES = ("declarative_train.run", "declarative_train.plugins.Sink")
 
 @dataclass(frozen=True, slots=True)
 class FoundSink:
-    """Sink class in a plugin's file, and the position of the class name. `fields`: name -> (type, default), with the
-    default `...` if the field is required."""
+    """Sink class in a plugin's file, and the position of the class name. `fields`: a dict from name to (type, default);
+    the default is `...` if the field is required."""
 
     name: str
     class_name: str
@@ -35,7 +34,7 @@ class FoundSink:
 @lru_cache(maxsize=64)
 def read_sinks(path: str, text: str) -> tuple[Mapping[str, FoundSink], tuple[PluginProblem, ...]]:
     """Return the sinks of a plugin's file by name, and the problems found. If the file is not valid Python, both are
-    empty: `read_plugin` reports that."""
+    empty, because `read_plugin` reports the error."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

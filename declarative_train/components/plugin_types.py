@@ -34,9 +34,11 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return the pydantic type of an argument (`Any` if the annotation is not plain data), and whether the user's code
-    expects a list there (recipes give tuples). `kind`, `default`: kind and value of the default; `dotted`: function
-    that returns the dotted name of an expression."""
+    """Return the pydantic type of an argument, and whether the user's code expects a list there (recipes give tuples).
+    The type is `Any` if the annotation is not one of plain data.
+
+    `kind`, `default`: kind and value of the argument's default. `dotted`: function that returns the dotted name of an
+    expression."""
     if annotation is None:
         return _type_of_default(kind, default)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

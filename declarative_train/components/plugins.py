@@ -1,17 +1,16 @@
 """Plugin layers: classes in a user's Python file that recipes can name, read without running the file.
 
-Each public class that derives from `torch.nn.Module` is a layer, called by its name in lower case (`GatedUnit` is
-`gated_unit`) or by a class attribute `type = "name"`. Its signatures declare the rest:
+Each public class that derives from `torch.nn.Module` is a layer. Its type is its name in lower case (`GatedUnit` is
+`gated_unit`), or the class attribute `type = "name"`. The rest is read from its signatures:
 
-- arguments of `__init__` are the fields, by their annotation or the type of their default; `in_features`,
-`in_channels`, `input_size` and `input_dim` are taken from the first edge where the recipe leaves them out;
+- arguments of `__init__` are the fields, with the type of their annotation or of their default; if a recipe leaves out
+  `in_features`, `in_channels`, `input_size` or `input_dim`, the size of the first input is used;
 - arguments of `forward` are the ports, optional where the default is None, variadic for a last `*args`;
-- `mixes_samples = True` declares that the result of a sample depends on the others of its batch;
+- `mixes_samples = True` declares that the result of a sample depends on the other samples of its batch;
 - the return annotation of `forward` names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]`
-and named tuples give names, a plain tuple `output`, `output_1`, ...
+  and named tuples give names, a plain tuple `output`, `output_1`, ...
 
-The code runs when a module is built, and only then.
-"""
+The code runs when a module is built, and only then."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def read_plugin(
     path: str, text: str, *, may_import: bool
 ) -> tuple[Mapping[str, FoundLayer], tuple[PluginProblem, ...]]:
     """Return the layers of a plugin's file by type, and the problems found. `may_import`: whether `build` may run the
-    file (otherwise the shapes after its layers are unknown)."""
+    file; if not, the shapes after its layers are unknown."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
@@ -199,7 +198,7 @@ class _Class:
 
 def _annotation_name(node: ast.expr, dotted: Any) -> str | None:
     """Return the name in the annotation `Annotated[Tensor, "name"]`, or None for other annotations. `dotted`: function
-    (node) -> dotted name of an expression, such as `typing.Annotated`."""
+    that returns the dotted name of an expression, such as `typing.Annotated`."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
         if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):

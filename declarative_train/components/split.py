@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows to which a fraction refers
-    read         returns the values of a column
-    shuffled     returns the numbers 0..n-1 in an order that depends only on the seed and the name of the set
-    by, sort     keys of `data.window`, if there is a window
-    behind       fraction of the rows that sets cut by `last` after this one get, at the end of the source
-    """
+    num_total    the number of rows to which a fraction refers read         function that returns the values of a column
+    shuffled     function that returns 0..n-1 in an order that depends only on the seed and the name of the set by, sort
+    keys of `data.window`, if there is a window behind       fraction of the rows, at the end of the source, that later
+    splits of the type `last` take"""
 
     num_rows: int
     num_total: int
@@ -39,15 +37,14 @@ class Draw(NamedTuple):
 class Split(Component, ABC):
     """Split: rule that chooses the rows of one set from the rows of the source.
 
-    `turn`: sets are cut in the order of this number: by values (0), the last rows (1), random whole groups (2), random
-    single rows (3); with equal numbers, in the order of the recipe. Random single rows come last because they would
-    break up groups.
-    """
+    `turn`: splits with a lower number choose first: by values (0), the last rows (1), random whole groups (2), random
+    single rows (3). Those with equal numbers choose in the order of the recipe. Random single rows are last because
+    they would break up groups."""
 
     turn: ClassVar[int]
     cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows
     of: str | None = None
-    """Of a mixture: the source that it is cut from; left out: from each source separately."""
+    """The source of a mixture from which the set is taken. Left out: the set is taken from each source separately."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         found = super().as_data(defaults=defaults)
@@ -64,7 +61,7 @@ class Split(Component, ABC):
 
     @property
     def own_source(self) -> Dataset | None:
-        """Source of the set, if the set is not cut from the main source; else None."""
+        """Source from which all rows of the set come, or None if the rows are taken from the main source."""
         return None
 
     @abstractmethod

@@ -1,8 +1,7 @@
 """Storage formats of frozen weights in fewer bits (nf4, int8, bf16): names and sizes, without torch.
 
-A weight (rows, columns) is stored as bytes (rows, `row_bytes`). Rows are independent of each other, so a rank that
-holds some rows reads, packs and unpacks only those.
-"""
+A weight (rows, columns) is stored as bytes (rows, `row_bytes`). Rows are independent of each other, so a rank reads,
+packs and unpacks only the rows that it holds."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return the number of bytes of the quantised values of a row of `columns` numbers; the last block is padded."""
+    """Return the number of bytes of the quantised values of a row of `columns` numbers. The last block is padded."""
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8

@@ -22,13 +22,12 @@ class Motion(NamedTuple):
 
 
 class Transform(Component, ABC):
-    """Transform: changes the images of a sample; transforms are applied in the order of the list.
+    """Transform: changes the images of a sample. Transforms are applied in the order of the list.
 
-    `on_numbers`: it changes float32 arrays (C, H, W), otherwise Pillow images with 8 bits per channel, which come
-    first. `is_random`: it draws random numbers from (seed, epoch, sample, position in the list), for the training set
-    only. `of_pairs`: it mixes two samples of a training batch, after all other transforms. `moves`: it moves points of
-    the image, so masks and boxes are changed too; None: unknown.
-    """
+    `on_numbers`: it changes float32 arrays (C, H, W). Other transforms change Pillow images with 8 bits per channel,
+    and are applied before. `is_random`: it draws random numbers from (seed, epoch, sample, position in the list), for
+    the training set only. `of_pairs`: it mixes two samples of a training batch, after all other transforms. `moves`: it
+    moves points of the image, so masks and boxes are changed too; None: unknown."""
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False
@@ -37,11 +36,11 @@ class Transform(Component, ABC):
     moves: ClassVar[bool | None] = False
 
     fields: tuple[str, ...] | None = None
-    """The picture fields that it changes, masks among them, all by the same draw; left out: all. Boxes follow their
-    picture."""
+    """Image fields that it changes, masks included, all by the same random numbers. Left out: all. Boxes are changed
+    with their image."""
     only: Literal["training", "evaluation"] | None = None
-    """Which samples it changes: those of training steps, or those of evaluations and predictions. Left out: both, but a
-    random one in training only."""
+    """Samples that it changes: those of training steps, or those of evaluations and predictions. Left out: both, except
+    that a random one changes only those of training steps."""
 
     def acts(self, in_training: bool) -> bool:
         if self.is_random and not in_training:
@@ -56,13 +55,13 @@ class Transform(Component, ABC):
         return None
 
     def size_after(self, size: Size) -> Size:
-        """Return the size (height, width) of the result for images of this size; None where the recipe does not
+        """Return the size (height, width) of the result for images of this size. Return None where the recipe does not
         determine it."""
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Return the range of the numbers in the result, given `interval`, the range of the numbers in the image.
-        `channels`: the number of channels."""
+        """Return the range of the numbers in the result. `interval`: the range of the numbers in the image. `channels`:
+        the number of channels."""
         return interval
 
     @abstractmethod
@@ -71,13 +70,12 @@ class Transform(Component, ABC):
         Raises ValueError, in the words of the recipe."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of a sample, moved in the same way as `apply` moves the images with an equal `drawn`. Class
-        numbers are not interpolated. Used only if the transform `moves`.
-        """
+        """Return the masks of a sample, moved as `apply` moves the images. `drawn`: source of the same random numbers
+        as in `apply`. Class numbers are not interpolated. It is called only if the transform `moves`."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """Return the affine maps, one after the other, by which `apply` moves the points of an image of this size with
-        an equal `drawn`. Used only if the transform `moves`."""
+        """Return the affine maps by which `apply` moves the points of an image of this size, one after the other.
+        `drawn`: source of the same random numbers as in `apply`. It is called only if the transform `moves`."""
         raise NotImplementedError(self.type)
