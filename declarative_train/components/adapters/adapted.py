@@ -1,8 +1,7 @@
-"""Layer with adapters (LoRA) on its linear maps; a graph treats it like any other layer.
+"""Layer with adapters (LoRA) on its linear maps. A graph treats it like any other layer.
 
 In the plan, the data of such a layer have an additional key `adapters`: the adapter of each linear map, by the path of
-the map in the layer's module ("" if the module itself is the map).
-"""
+the map in the layer's module ("" if the module itself is the linear map)."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ class Adapted(Layer):
 
     def products(self, use: Use) -> Iterable[Product]:
         """Yield the matrix products of the base layer and, for each adapter, two more: one with its down matrix and one
-        with its up matrix. These two multiply as many vectors as the product with the weight that the adapter
-        changes."""
+        with its up matrix. Both multiply as many vectors as the weight that is adapted."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
@@ -126,8 +124,8 @@ def is_added(name: str) -> bool:
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Return (path of the linear map, name within the adapter) if `name` is a parameter of an adapter, else (name,
-    None)."""
+    """Return (path of the linear map, name within the adapter) if `name` is a parameter of an adapter. Return (name,
+    None) for other parameters."""
     at = f".{name}".find(ADDED)
     return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
 
@@ -135,9 +133,9 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters of a layer with adapters, in the order of its module. `parameters`: shapes of
-    the layer's own parameters. `adapters`: the adapter of each adapted linear map. `maps`: (out, in) of each linear
-    map, by path."""
+    """Return the shapes of all parameters of a layer with adapters by name, in the order of its module. `parameters`:
+    shapes of the layer's own parameters. `adapters`: the adapter of each adapted linear map. `maps`: (out, in) of each
+    linear map, by path."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

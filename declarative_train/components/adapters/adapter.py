@@ -22,27 +22,24 @@ class Adapter(Component, ABC):
 
     @property
     def made_from(self) -> str | None:
-        """Folder of a saved adapter, with its settings and start values; None if the recipe defines the adapter. If it
-        is None, `with_folder`, `read_for` and `plan_weights` are not called.
-        """
+        """Folder of a saved adapter, with its settings and start values. None if the recipe defines the adapter; then
+        `with_folder`, `read_for` and `plan_weights` are not called."""
         return None
 
     def with_folder(self, folder: str) -> Adapter:
-        """Return a copy of the adapter whose folder has the absolute path `folder`. Raises PublishedError if it cannot
-        be read."""
+        """Return a copy of the adapter with the absolute path `folder` of its folder. Raises PublishedError if the
+        folder cannot be read."""
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter that the folder `made_from` has for the linear map at `path` of the model, or None if
-        it has none for this map. `scope`: the model, a `Scope`. `rows`: number of outputs of the map. Raises
-        PublishedError.
-        """
+        """Return the adapter that the folder `made_from` has for the linear map at `path` of the model, or None if it
+        has none for this map. `scope`: the model, a `Scope`. `rows`: number of outputs of the linear map. Raises
+        PublishedError."""
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return the `WeightsPlan` that loads the tensors in the folder `made_from`, and diagnostics for tensors
-        that do not fit. `recipe`, `lowered`: a `Recipe` and its `Lowered`. `span`: place of diagnostics.
-        """
+        """Return the `WeightsPlan` that loads the tensors in the folder `made_from`, and a diagnostic for each tensor
+        that does not fit. `recipe`: a `Recipe`. `lowered`: its `Lowered`. `span`: position of the diagnostics."""
         raise NotImplementedError
 
     @property
@@ -52,8 +49,8 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the adapter's parameters for a weight (out, in), by the names that PEFT uses, which
-        begin with `lora_`."""
+        """Return the shapes of the adapter's parameters for a weight (out, in) by name. The names are those of PEFT,
+        which begin with `lora_`."""
 
     @abstractmethod
     def init_of(self, parameter: str) -> Init:
@@ -61,17 +58,18 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of the `tensor` axis divide the adapter's parameters, given `weight`, how they divide
-        the weight; a text with the reason if they cannot. A module that is divided has a method `divide(kind, ranks)`
-        (`modules/divided_linear.py`)."""
+        """Return how the ranks of the `tensor` axis divide the adapter's parameters, or a text with the reason why they
+        cannot. `weight`: how they divide the weight. If dividing changes more than parameters, the module has a method
+        `divide(kind, ranks)` (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:
-        """Return a module that replaces `base`: it has the `weight` and `bias` of `base` and the adapter's parameters.
+        """Return a module that replaces `base`. It has the `weight` and `bias` of `base` and the adapter's parameters.
+
         If the module has a method `start_from_weights(path, given)`, dtrain calls it after all other parameters got
-        their start values. `given`: names in the model of the adapter's parameters that have values already."""
+        their start values. `given`: names in the model of those parameters of the adapter that already have values."""
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a weight with which the linear map alone gives the results of the adapted one. `weight`: the frozen
-        weight; `own`: the adapter's parameters by name."""
+        """Return a weight with which a plain linear map gives the results of the adapted one. `weight`: the frozen
+        weight. `own`: the adapter's parameters by name."""

@@ -1,6 +1,5 @@
-"""Table of functions of torch and numpy that expressions do not support, each with the expression function
-to use instead, or with a hint.
-"""
+"""Table of functions of torch and numpy that expressions do not support. Each row has the expression function to use
+instead, or a hint."""
 
 from __future__ import annotations
 
@@ -63,9 +62,8 @@ NOTES = {
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """Return a hint for an expression that passes the constant `value` to the function `name`, which needs a
-    tensor: what to write instead. None if there is no such hint.
-    """
+    """Return a hint that says what to write instead of the function `name` of the constant `value`, because the
+    function needs a tensor. Return None if there is no such hint."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
@@ -78,8 +76,7 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 def layer_called(name: str) -> str | None:
     """Return the layer type that equals `name` if case and `_` are ignored, such as `layer_norm` for `LayerNorm`.
-    None if there is none. Imports the table of layers.
-    """
+    Return None if there is none."""
     from declarative_train.components.layers import LAYERS
 
     letters = name.lower().replace("_", "")

@@ -1,6 +1,5 @@
-"""Matching of the arguments of a call in an expression to the parameters of the function, with a check of
-each argument.
-"""
+"""Matching of the arguments of a call in an expression to the parameters of the function, and a check of each
+argument."""
 
 from __future__ import annotations
 
@@ -35,11 +34,12 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation for a call of the function `name` in an expression; if all arguments are constants,
-    return the computed constant instead. `arguments`, `keywords`: arguments passed by position and by name.
-    `name_at`, `at`: positions in the text of the function's name and of the whole call. Raises
-    ExpressionError, with the signature of the function in the message, if the arguments do not fit.
-    """
+    """Return the operation for a call of the function `name` in an expression. If all arguments are constants, return
+    the computed constant instead.
+
+    `arguments`, `keywords`: arguments passed by position and by name. `name_at`, `at`: positions in the text of the
+    function's name and of the whole call. Raises ExpressionError, with the signature of the function in the message, if
+    the arguments do not fit."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -79,9 +79,8 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return the arguments of the call by parameter name. The parameter that accepts any number of arguments
-        gets a list. `arguments`, `keywords`: arguments passed by position and by name.
-        """
+        """Return the arguments of the call by parameter name. A parameter that accepts any number of arguments gets a
+        list. `arguments`, `keywords`: arguments passed by position and by name."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":

@@ -1,6 +1,4 @@
-"""Dtype and value range of the result of an expression, computed without torch from the dtypes and ranges
-of its inputs.
-"""
+"""Dtype and value range of the result of an expression, computed without torch from those of its inputs."""
 
 from __future__ import annotations
 
@@ -26,9 +24,8 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
-    """Return the TensorSpec of an expression's result, which has the given shape per sample. `edges`: spec of
-    each name in the expression.
-    """
+    """Return the TensorSpec of an expression's result. `edges`: spec of each name in the expression. `shape`: shape of
+    the result, per sample."""
     dtype, known = _of(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 
@@ -36,12 +33,12 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def fill_num_classes(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """Return the expression with the missing `num_classes` of each `one_hot` filled in, both in the tree and
-    in the text. The number comes from the range of the input of the `one_hot`. Offsets in the tree still
-    refer to the text that the user typed. `edges`: spec of each name in the expression. `occurring`: the
-    same specs with the range of the values that occur in the data. Raises ExpressionError if the range is
-    unknown, or if values are not below `num_classes`.
-    """
+    """Return the expression in which each `one_hot` without `num_classes` has it, both in the tree and in the text. The
+    number is the greatest possible value of its input, plus 1. Offsets in the tree still refer to the text that the
+    user typed.
+
+    `edges`: spec of each name in the expression. `occurring`: the same specs, with the range of the values that occur
+    in the data. Raises ExpressionError if the range is unknown, or if values are not below `num_classes`."""
     written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:
@@ -85,9 +82,8 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
-    """Return the dtype and value range of `term`, a node in the tree of an expression. `edges`: spec of each
-    name in the expression. The dtype of a constant is `bool`, `integer` or `number`.
-    """
+    """Return the dtype and value range of `term`, a node in the tree of an expression. The dtype of a constant is
+    `bool`, `integer` or `number`. `edges`: spec of each name in the expression."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, KnownRange(((term.value, term.value),), ())
@@ -135,9 +131,8 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promote(a: str, b: str) -> str:
-    """Return the dtype of the result when torch combines tensors of dtypes `a` and `b`. `bool`, `integer` and
-    `number` mean a Python number instead of a tensor.
-    """
+    """Return the dtype of the result when torch combines operands of dtypes `a` and `b`. The dtypes `bool`, `integer`
+    and `number` mean a Python number instead of a tensor."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":
             return "int64" if other in ("bool", "integer") else other

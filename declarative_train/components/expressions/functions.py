@@ -1,11 +1,8 @@
-"""Table of the functions and operators that an expression may use: their arguments, torch functions and
-dtypes.
+"""Table of the functions and operators that an expression may use: their arguments, torch functions and dtypes.
 
-All functions are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the
-batch: a shape begins with `B`, and an order of dimensions with 0; no other argument may name dimension
-0. A layer with the name of a function computes the same as the function, and the defaults of its fields
-come from this table (`default`).
-"""
+All functions are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the batch: a shape
+begins with `B`, and an order of dimensions with 0. No other argument may name dimension 0. A layer with the name of a
+function computes the same as the function, and the defaults of its fields come from this table (`default`)."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ class Parameter(NamedTuple):
 
 
 class Function(NamedTuple):
-    """Function or operator of expressions. `target`: dotted path of the torch function, which gets tensors by
-    position and all other arguments by name.
-
-    `keeps_range`: integer results are in the value range of the tensor arguments.
-    """
+    """Function or operator of expressions. `target`: dotted path of the torch function, which gets tensors by position
+    and all other arguments by name. `keeps_range`: if the result is an integer tensor, its values are in the range of
+    the tensor arguments."""
 
     target: str
     parameters: tuple[Parameter, ...]
@@ -51,7 +46,7 @@ class Function(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """Signature as shown to users: `softmax(x, dim)`, `sum(x, dim, keepdim=false)`."""
+        """Parameters as shown to users: `x, dim, keepdim=false`."""
         return ", ".join(_format_parameter(parameter) for parameter in self.parameters)
 
 

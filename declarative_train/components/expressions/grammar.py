@@ -1,9 +1,8 @@
-"""Parser of expressions, which makes a tree of operations, constants and references from a text. It uses
-Python's `ast` and never evaluates the text as Python.
+"""Parser of expressions, which makes a tree of operations, constants and references from a text. It uses Python's `ast`
+and never runs the text as Python.
 
-The grammar is a subset of Python's expressions: arithmetic, comparison, `& | ~ @`, constant slices,
-references (`mu`, `lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`.
-"""
+The grammar is a subset of Python's expressions: arithmetic, comparison, `& | ~ @`, constant slices, references (`mu`,
+`lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ class Expression(NamedTuple):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Names of all functions and operators in the expression, as in `functions.py`; a name may repeat."""
+        """Names in `functions.py` of all functions and operators in the expression. A name may repeat."""
         return tuple(term.name for term in _walk(self.root) if isinstance(term, Operation))
 
     @property
@@ -141,9 +140,8 @@ def _walk(term: Term) -> Iterator[Term]:
 
 
 class _TreeReader:
-    """Converter from Python's `ast` to the tree of an `Expression`. The positions of `ast` count bytes; those
-    in the tree count characters. The placeholders of `tokens.py` become the references that the user typed.
-    """
+    """Converter from Python's `ast` to the tree of an `Expression`. It replaces the placeholders of `tokens.py` by the
+    references that the user typed, and positions in bytes by positions in characters."""
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -198,7 +196,7 @@ class _TreeReader:
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """Return the operand for a list of numbers in an expression, which has a number for each channel."""
+        """Return the operand for a list of numbers, one for each channel of the other operand."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
             raise self._refuse(node, "a list is allowed only as an argument", hint)
@@ -313,10 +311,9 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Return the constant that the operator `name` gives for two constants, so that a run does not create a
-    tensor for them. `offset`, `length`: position of the operation in the text. Raises ExpressionError if
-    the constant cannot be computed.
-    """
+    """Return the result of the operator `name` on two constants, so that a run does not create a tensor for them.
+    `offset`, `length`: position of the operation in the text. Raises ExpressionError if the result cannot be
+    computed."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

@@ -1,4 +1,4 @@
-"""Execution of expressions: as calls in a torch.fx graph, or on real or meta tensors to find shape errors."""
+"""Execution of expressions: as calls in a torch.fx graph, or on real or meta tensors, which finds shape errors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx
-    node for each name in `expression.names`. `draw(name, count)` returns the callable to use for the random
-    function `name`; `count` is the number of random functions before it in this expression.
-    """
+    """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx node for
+    each name in `expression.names`.
+
+    `draw(name, count)`: returns the callable to use for the random function `name`, which is number `count` of the
+    random functions in this expression, from 0."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -46,10 +47,9 @@ def emit(
 
 
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the result of an expression on real or meta tensors (B, ...). `tensors`: the tensor for each
-    name. Raises ExpressionError at the operation that does not accept its tensors, or whose negative `dim`
-    refers to dimension 0, the batch.
-    """
+    """Return the result of an expression on real or meta tensors (B, ...). `tensors`: the tensor for each name. Raises
+    ExpressionError, with the position of the operation, if an operation does not accept its tensors, or if its negative
+    `dim` means dimension 0, the batch."""
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == VECTOR:
@@ -119,10 +119,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise an error if `operation` is a `one_hot` whose operand does not have an integer dtype, or has values
-    outside of 0 to `num_classes` - 1. Values are checked only on the CPU: to read them from a GPU, the host
-    would have to wait.
-    """
+    """Raise an error if `operation` is a `one_hot` of numbers that are not integers, or not in 0 to `num_classes` - 1.
+    Values are checked only on the CPU, because reading them from a GPU would make the host wait."""
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")

@@ -1,9 +1,8 @@
 """Interval arithmetic: the value range of an operation's result, from the ranges of its operands.
 
-A range contains all values that can occur, except nan: a run stops at values that are not finite. If
-the ranges of single columns (entries of the last dimension) are known, as in tables of categories, each
-column has its own interval. R. E. Moore, Interval Analysis, 1966.
-"""
+A range contains all values that can occur, except nan, because a run stops at values that are not finite. Each column
+(entry of the last dimension) has its own interval if its range is known, as in tables of categories. R. E. Moore,
+Interval Analysis, 1966."""
 
 from __future__ import annotations
 
@@ -60,10 +59,9 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the ranges of a list of numbers that an expression combines with a tensor whose samples have
-    shape `sample_shape`. For samples of one or two dimensions each number has its own interval; if the
-    samples are images or their shape is unknown, one interval covers all numbers.
-    """
+    """Return the ranges of a list of numbers that an expression combines with a tensor. `sample_shape`: shape of a
+    sample of the tensor. If it has one or two dimensions, each number has its own interval. If samples are images or
+    their shape is unknown, one interval covers all numbers."""
     if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)
@@ -71,10 +69,9 @@ def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = No
 
 
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
-    """Return the value ranges of the result of the operation `name` on operands with known ranges. `options`:
-    the other arguments of the operation. `dtype`: dtype of the result; the ranges include integer overflow,
-    which wraps around, and rounded fractions.
-    """
+    """Return the value ranges of the result of the operation `name` on operands with known ranges. `options`: the other
+    arguments of the operation. `dtype`: dtype of the result. The ranges allow for integers that overflow and for
+    rounding of fractions."""
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
@@ -220,9 +217,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the value ranges of the operation `name` (sum, cumsum, argmax, argmin or topk_indices) on `x`
-    along the dimensions `dims`. The range is unknown if the sizes of these dimensions are unknown.
-    """
+    """Return the value ranges of the result of the operation `name` (sum, cumsum, argmax, argmin or topk_indices) along
+    the dimensions `dims` of `x`. The range is unknown if the sizes of these dimensions are unknown."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -237,9 +233,8 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Return the value ranges of the tensors `operands` after `concat` or `stack` along `dim`. If `dim` is the
-    last dimension, each entry along it keeps its own interval; otherwise one interval covers all values.
-    """
+    """Return the value ranges of the tensors `operands` after `concat` or `stack` along `dim`. If `dim` is the last
+    dimension, each entry along it has its own interval. Otherwise one interval covers all values."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]
@@ -260,9 +255,8 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the value ranges of `x[index]`: the intervals of the selected entries of the last dimension or,
-    if these are not known, one interval for all values.
-    """
+    """Return the value ranges of `x[index]`: the intervals of the selected entries of the last dimension. If these are
+    not known, return one interval for all values."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

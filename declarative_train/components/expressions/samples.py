@@ -1,6 +1,5 @@
-"""Operations of expressions for which torch has no single function. `x` is a tensor (B, ...); a shape that
-is an argument begins with "B".
-"""
+"""Operations of expressions for which torch has no single function. `x` is a tensor (B, ...). A shape that is passed as
+an argument begins with "B"."""
 
 from __future__ import annotations
 
@@ -12,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return the numbers as a tensor along the channel dimension of `like`, which is (B, ..., D) or (B, C, H,
-    W, ...). The result has the dtype of `like` if that can represent the numbers. Raises ValueError unless
-    `like` has one channel or as many channels as there are numbers.
-    """
+    """Return the numbers as a tensor along the channel dimension of `like`, which is (B, ..., D) or (B, C, H, W, ...).
+    The result has the dtype of `like` if that can represent the numbers. Raises ValueError if `like` is (B), or if it
+    has several channels but not as many as there are numbers."""
     import torch
 
     dim = 1 if like.ndim >= 4 else -1
@@ -33,9 +31,8 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise maximum. If an operand is a number, `clamp` computes the maximum; its gradient
-    passes also where both operands are equal.
-    """
+    """Return the element-wise maximum. If an operand is a number, `clamp` computes the maximum, whose gradient is 1
+    where both operands are equal."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -44,9 +41,8 @@ def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise minimum. If an operand is a number, `clamp` computes the minimum; its gradient
-    passes also where both operands are equal.
-    """
+    """Return the element-wise minimum. If an operand is a number, `clamp` computes the minimum, whose gradient is 1
+    where both operands are equal."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -67,9 +63,8 @@ def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
 
 
 def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
-    """Return `x` with the dimensions `start_dim` to `end_dim` merged into one. `flatten(x, 1, -1)` of a tensor
-    (B) gives (B, 1), unlike torch.
-    """
+    """Return `x` with the dimensions `start_dim` to `end_dim` merged into one. A tensor (B) becomes (B, 1) with
+    `flatten(x, 1, -1)`; torch would raise an error."""
     import torch
 
     is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
@@ -100,9 +95,8 @@ def stack(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Return the one-hot encoding of the class numbers `x`, in torch's default float dtype. A class number out
-    of range gives zeros, not an error, because reading values would synchronise a GPU.
-    """
+    """Return the one-hot encoding of the class numbers `x`, in torch's default float dtype. A class number out of range
+    gives zeros instead of an error, because a check of values would make a GPU wait."""
     import torch
 
     classes = torch.arange(num_classes, device=x.device)
@@ -110,9 +104,8 @@ def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 
 def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return `torch.gather(x, dim, index)` after the dimensions of `x` and `index` other than `dim` have been
-    broadcast.
-    """
+    """Return `torch.gather(x, dim, index)`, where all dimensions of `x` and `index` other than `dim` are broadcast
+    first."""
     import torch
 
     return torch.take_along_dim(x, index, dim)

@@ -1,9 +1,8 @@
-"""Error messages for operations that do not accept their tensors. Shapes in messages have B for the batch,
-and functions have the names that the recipe uses.
+"""Error messages for operations that do not accept their tensors. Shapes in messages have B for the batch, and
+functions have the names that the recipe uses.
 
-torch's own messages mention internal batch sizes and functions that the recipe does not call. So they
-are used only as help, and only if there is no better text.
-"""
+torch's own messages mention internal batch sizes and functions that the recipe does not call. So they are used only as
+help, and only if there is no better text."""
 
 from __future__ import annotations
 
@@ -79,9 +78,8 @@ def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
 
 
 def _of_dims(operation: Operation, rank: int) -> str | None:
-    """Return the message for an operation with a `dim` that does not exist, or with an order of dimensions in
-    which some are missing; None for other mistakes. `rank`: number of dimensions of the operand.
-    """
+    """Return the message for an operation with a `dim` that does not exist, or whose order of dimensions lacks some.
+    Return None for other mistakes. `rank`: number of dimensions of the operand."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:
@@ -142,10 +140,9 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
 
 
 def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """Return the message for two tensors that cannot be broadcast to one shape; None if they can. Shapes are
-    aligned at the right, and the message is about the last dimension whose sizes differ and of which
-    neither is 1. `rank`: number of dimensions of the larger tensor.
-    """
+    """Return the message for two tensors that cannot be broadcast to one shape, or None if they can. Shapes are aligned
+    at the right. The message is about the last dimension whose sizes differ while neither of them is 1. `rank`: number
+    of dimensions of the larger tensor."""
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]

@@ -31,9 +31,8 @@ class Vector(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Call of a function or operator. `name`: name in `functions.py`. `options`: the arguments that are not
-    operands.
-    """
+    """Call of a function or operator. `name`: its name in `functions.py`. `operands`: its tensor arguments. `options`:
+    all other arguments by name."""
 
     name: str
     operands: tuple[Term, ...]
@@ -43,9 +42,8 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List as an argument of a call, such as a shape. It exists only while the call is parsed; then it becomes
-    one of the `options` of the `Operation`.
-    """
+    """List as an argument of a call, such as a shape. It exists only while the call is parsed; then it is stored in the
+    `options` of the `Operation`."""
 
     items: tuple[Term, ...]
     offset: int
@@ -59,9 +57,7 @@ BATCH = "B"
 
 
 def call_of(operation: str, names: Iterable[str]) -> Operation:
-    """Return an operation whose operands are references to these names. Used for expressions that dtrain makes
-    itself.
-    """
+    """Return an operation whose operands are references to these names, for expressions that dtrain makes itself."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 
@@ -72,10 +68,8 @@ shapes: torch rejects the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):
-    """Error in the text of an expression. `offset` and `length`: position in the text, in characters. `help`:
-    a hint for the user. `instead`: a word of the text and its replacement, from which an automatic fix is
-    made.
-    """
+    """Error in the text of an expression. `offset` and `length`: position in the text, in characters. `help`: a hint
+    for the user. `instead`: a word of the text and its replacement, for an automatic fix."""
 
     def __init__(
         self,

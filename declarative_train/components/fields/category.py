@@ -1,4 +1,4 @@
-"""Category field: columns of words or whole numbers -> class numbers."""
+"""Category field: class numbers from columns of words or whole numbers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CategoryField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (in the order of the file): shape (C,) per row."""
     num_classes: Classes | Annotated[tuple[Classes, ...], Key(min_length=1)] | None = None
-    """Number of classes: they go from 0 to this - 1. One number for all columns, or one per column. Left out: the
-    number that the source or the vocabulary gives."""
+    """Number of classes, one number for all columns or one per column. Classes are numbered from 0 to this - 1. Left
+    out: the number that the source or the vocabulary gives."""
     unknown: Annotated[int, Key(ge=0)] | None = None
     """Class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
     vocabulary leaves this number free, and keeps the most frequent values if there are more than `num_classes`."""
@@ -207,10 +207,9 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. If `unknown` is a
-    number, it is reserved for values that are not in the vocabulary, so indices from `unknown` on are increased by one.
-    `lacks`: true where a value is missing.
-    """
+    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. `lacks`: true where
+    a value is missing. `unknown`: class number for values that are not in the vocabulary; indices from this number on
+    are increased by one, so that no other value has it."""
     import numpy as np
 
     if values.dtype == object:

@@ -1,4 +1,4 @@
-"""Code that fields share: find their columns by name, select rows of a window, and stack columns to one array."""
+"""Code that fields share: finding columns by name, selecting rows of a window, and stacking columns to one array."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def is_glob(name: str) -> bool:
 def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of `names` that `wanted`, names and globs, selects, without the columns that `unwanted`
-    selects; and the names and globs that match no column. The matches of a glob keep the order of `names`; a column
-    that is listed twice counts once."""
+    """Return the columns that a field reads, and the given names and globs that match no column. The columns are those
+    in `names` that `wanted` selects, without those that `unwanted` selects. The matches of a glob keep the order of
+    `names`. A column that is selected twice counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:
@@ -91,8 +91,8 @@ def _match(name: str, names: Sequence[str]) -> list[str]:
 
 
 def check_one_of(column: str | None, columns: Columns | None, exclude: Columns | None = None) -> None:
-    """Raise ValueError unless exactly one of `column` (no glob) and `columns` (not empty, without repeats) is given,
-    and `exclude` only with `columns`."""
+    """Raise ValueError if both or neither of `column` and `columns` are given, if `column` is a glob, if `columns` is
+    empty, if `columns` or `exclude` has repeats, or if `exclude` is given without `columns`."""
     if exclude is not None and columns is None:
         raise ValueError("`exclude` takes columns out of `columns`, and there is none")
     if isinstance(exclude, tuple):
@@ -109,8 +109,8 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:
-    """Return the rows of a window that `rows` selects, a text such as `":168"`, `"1:"`, `"::2"` or one row number; None
-    for all. Raises ValueError."""
+    """Return the rows of a window that `rows` selects: a text such as `":168"`, `"1:"` or `"::2"`, or one row number.
+    None means all rows. Raises ValueError."""
     if rows is None or isinstance(rows, int):
         return rows
     found = _SLICE.fullmatch(rows.replace(" ", ""))
@@ -137,8 +137,8 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the values of one column (`single`), (N, ...), or of several columns stacked to (N, C, ...). `out`: array
-    for the result, used if all values have its dtype."""
+    """Return the values (N, ...) of one column if `single`, or the values of several columns stacked to (N, C, ...).
+    `out`: array for the result, used if all values have its dtype."""
     import numpy as np
 
     if single:
@@ -149,18 +149,16 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return one interval for each column if `shape` is (number of columns,): `intervals` unchanged. Otherwise return a
-    single interval that contains all of them. `intervals`: one per column.
-    """
+    """Return `intervals` (one per column) unchanged if `shape` is (number of columns,). Otherwise return a single
+    interval that contains all of them."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)
 
 
 def has_finite_sum(values: np.ndarray) -> bool:
-    """Return whether the sum of the values is finite. If it is, every value is finite; if not, values can still be
-    finite, because a sum of large numbers can overflow. It takes half the time of testing each value.
-    """
+    """Return whether the sum of the values is finite; then every value is finite. A sum of large finite numbers can
+    overflow, so False proves nothing. This test takes half the time of testing each value."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -183,8 +181,9 @@ def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
 
 
 def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
-    """Return a column of whole numbers, none of them missing, as int64. `key`: the key of the field that requires whole
-    numbers, for the error. Raises BadValueError for a fraction, and for a number that is too large to be exact."""
+    """Return a column of whole numbers as int64. No value may be missing. `key`: the key of the field that requires
+    whole numbers, for the error. Raises BadValueError for a fraction, and for a number that is too large to be
+    exact."""
     import numpy as np
 
     if values.dtype.kind in "iub":
@@ -206,8 +205,8 @@ def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raise BadValueError if a whole number of an integer column was rounded to another whole number in `made`, the
-    values converted to a float dtype."""
+    """Raise BadValueError if the conversion to a float dtype rounded a whole number of an integer column to another
+    one. `values`: one array per column. `made`: the converted values."""
     import numpy as np
 
     wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]

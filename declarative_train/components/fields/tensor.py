@@ -1,4 +1,4 @@
-"""Tensor field: numeric columns -> a tensor. Missing values are filled, then values are scaled and normalised."""
+"""Tensor field: a tensor from numeric columns. Missing values are filled, then values are scaled and normalised."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class TensorField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (`"p*"`, in the order of the file): shape (C,) per row, (1,) for a list of one."""
     dtype: DType | None = None
-    """Data type. Left out: int64 for columns whose range the source knows (tokens), else float32; float64 in a run in
-    fp64. Without it, a whole number that would be rounded is an error (beyond 2^24 in float32, 2^53 in float64), unless
-    values are scaled or normalised."""
+    """Data type. Left out: int64 for columns whose range the source knows (tokens), else float32, or float64 in a run
+    in fp64. If it is left out, a whole number that would be rounded is an error (beyond 2^24 in float32, 2^53 in
+    float64), except where values are scaled or normalised."""
     scale: float | None = None
     """Factor that values are multiplied by, after missing values are filled."""
     normalize: Literal["standard", "minmax"] | None = None
@@ -262,7 +262,7 @@ class TensorField(FieldOfColumns):
         return work.astype(target)
 
     def _overflow_error(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
-        """Return the error for values that do not fit into `dtype`, which names the largest of them."""
+        """Return the error for values that do not fit into `dtype`. Its message names the largest value."""
         import numpy as np
 
         size = np.abs(values.astype(np.float64)).reshape(len(values), -1)
@@ -371,9 +371,7 @@ class _MomentsTally(Tally):
         return found
 
     def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of one element of the field: the first one for which `bad` is
-        true.
-        """
+        """Return the least and the greatest value of the first element of the field for which `bad` is true."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]

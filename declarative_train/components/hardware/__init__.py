@@ -9,6 +9,6 @@ HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*GPUS, CPU)
 
 
 def hardware_of_device(name: str) -> Hardware | None:
-    """Return the hardware with this torch device name; None if it is not in the table (such as a part of a GPU,
+    """Return the hardware with this torch device name, or None if the table does not have it (such as a part of a GPU,
     MIG)."""
     return next((each for each in HARDWARE.values() if name in each.device_names), None)

@@ -1,5 +1,5 @@
-"""Performance figures of a device from the vendor's data sheet, for estimates before a run and for the utilisation of a
-run."""
+"""Performance figures of a device from the vendor's data sheet. They are used for estimates before a run and for the
+utilisation of a run."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Hardware:
     reached: float = 0.8
 
     def peak_of(self, precision: str) -> float | None:
-        """Return the peak FLOP/s for a precision; for tf32 on a device without TF32, the peak of fp32; None if there is
-        no figure."""
+        """Return the peak FLOP/s for a precision, or None if there is no figure. On a device without TF32, the peak for
+        tf32 is that of fp32."""
         found = {str(name): peak for name, peak in self.peak_flops.items()}
         return found.get(precision, found.get("fp32") if precision == "tf32" else None)
 
@@ -69,10 +69,9 @@ def gpu(
     has_tf32: bool | None = None,
     reached: float = 0.8,
 ) -> Hardware:
-    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: in fp16; bf16 is as fast
-    if `has_bf16`, and TF32 half as fast if `has_tf32`. `has_tf32` None: the same as `has_bf16`, as in NVIDIA's
-    GPUs. `source`: the data sheet. `reached`: as in `Hardware`.
-    """
+    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16` is for fp16. bf16 is as fast
+    if `has_bf16`, TF32 is half as fast if `has_tf32`; None: the value of `has_bf16`, as in NVIDIA's GPUs. `source`: the
+    data sheet. `reached`: as in `Hardware`."""
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

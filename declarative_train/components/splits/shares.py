@@ -72,15 +72,14 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of the set among `size` rows. `behind`: fraction of the rows that the sets after this
-        one get. Both ends are rounded in the same way for every set, counted from the last row, so that adjacent sets
-        neither overlap nor leave a gap.
-        """
+        """Return begin and end of the set among `size` rows. `behind`: fraction of the rows that belongs to the sets
+        after this one. Ends are counted from the last row and rounded, so the end of a set is the begin of the next
+        one."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
 def sort_order(values: np.ndarray) -> np.ndarray:
-    """Return the indices that sort the values (stable); missing text comes first. Raises ValueError if numbers or dates
+    """Return the indices that sort the values (stable). Missing text comes first. Raises ValueError if numbers or dates
     are missing."""
     import numpy as np
 
@@ -92,7 +91,8 @@ def sort_order(values: np.ndarray) -> np.ndarray:
 
 
 def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers group by group, each group in the order of the window, and the sizes of the groups."""
+    """Return the row numbers in an order in which each group is contiguous, and the sizes of the groups. Within a
+    group, rows are in the order of the window."""
     import numpy as np
 
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
@@ -104,9 +104,8 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_comparable(values: np.ndarray) -> np.ndarray:
-    """Return the values of a column in a form that can be compared: an object column as texts, in which all missing
-    values are the same text. Other columns are returned unchanged.
-    """
+    """Return the values of a column in a form that can be compared. An object column becomes texts, in which all
+    missing values are the same text. Other columns are returned unchanged."""
     import numpy as np
 
     if values.dtype != object:
@@ -115,9 +114,9 @@ def make_comparable(values: np.ndarray) -> np.ndarray:
 
 
 class GroupedSplit(Split):
-    """Random whole groups. Rows that share a value (a patient, a meter) are never split between this set and the
-    training rows, nor between this set and another random set, in any order of the sets. Sets cut in another way
-    (`where`, `last`) may contain rows of its groups; lint reports it."""
+    """Random whole groups. Rows that share a value of the column (a patient, a meter) are a group, which is never
+    divided between this set and the training rows or another random set. Sets of other types (`where`, `last`) may
+    still contain rows of its groups; lint reports it."""
 
     turn: ClassVar[int] = 2
 
@@ -161,8 +160,8 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return the same fraction of the rows of each value, rounded to whole numbers by largest remainder (ties are
-        random), so that their total is the fraction of all rows."""
+        """Return the same fraction of the rows of each value. The numbers of rows are rounded by largest remainder,
+        with random ties, so that their total is the fraction of all rows."""
         import numpy as np
 
         if not rows.num_rows:

@@ -25,9 +25,8 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base class of transforms that mix two samples. `mix` mixes all rows (R, ...) of a microbatch; `apply`, which gets
-    a single sample, returns it unchanged.
-    """
+    """Base class of transforms that mix two samples. `mix` mixes all rows (R, ...) of a microbatch. `apply` gets a
+    single sample, so it returns the sample unchanged."""
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
@@ -52,10 +51,9 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...), by name, mixed with those of `partners` in the rows in which
-        `acts` (R,) is true. `fields`: names of the image fields. `numbers` (R,): number of each sample. `key`: key of
-        this transform. The numbers and the key determine all random numbers.
-        """
+        """Return the image fields and the labels (R, ...), by name, in which each row where `acts` (R,) is true is
+        mixed with the same row of `partners`. `fields`: names of the image fields. `numbers` (R,): number of each
+        sample. `key`: key of this transform. `numbers` and `key` determine all random numbers."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np
@@ -64,8 +62,8 @@ class PairTransform(Transform, ABC):
 
 
 def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
-    """Return one random number from Beta(alpha, alpha) for each of `numbers`, float64 (N,). Rejection sampling: Joehnk
-    (1964) for alpha up to 1, else algorithm BB of Cheng (1978)."""
+    """Return one random number from Beta(alpha, alpha) for each of `numbers`, float64 (N,), by rejection sampling:
+    Joehnk (1964) for alpha up to 1, else algorithm BB of Cheng (1978)."""
     import numpy as np
 
     found = np.empty(len(numbers))
@@ -79,9 +77,8 @@ def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
 
 
 def _joehnk(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return proposals of Joehnk's method, and whether each is accepted, from two arrays of uniform random numbers. It
-    is computed with logarithms, because powers of 1 / alpha underflow.
-    """
+    """Return proposals of Joehnk's method, and whether each is accepted. `first`, `second`: uniform random numbers.
+    Logarithms are used because powers of 1 / alpha underflow."""
     import numpy as np
 
     one, other = np.log(first) / alpha, np.log(second) / alpha

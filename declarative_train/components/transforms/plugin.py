@@ -17,10 +17,11 @@ _KEY = 7
 
 
 class PluginTransform(PluginComponent, Transform):
-    """Transform of a plugin: the user's method `apply(self, picture, random)` returns the changed image. `random` is a
-    `numpy.random.Generator` with a fresh seed for each sample, the same for each field of the sample. Without that
-    argument, `is_random = True` declares that the code draws from the global generators of torch, numpy or Python,
-    which are then seeded before each call: that needs loader processes."""
+    """Transform of a plugin: the user's method `apply(self, picture, random)` returns the changed image.
+
+    `random` is a `numpy.random.Generator`. Its seed is different for each sample, and the same for all fields of a
+    sample. A method without this argument can draw from the global generators of torch, numpy or Python if the class
+    declares `is_random = True`. They are then seeded before each call, which needs loader processes."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
     moves: ClassVar[bool | None] = None
@@ -123,8 +124,8 @@ class PluginTransform(PluginComponent, Transform):
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """Try the user's code on a generated image of this size. Return an error if it fails, draws random numbers
-        without declaring it, or changes the same image differently in a second call; else None."""
+        """Return an error if the user's code cannot change a generated image of this size, draws random numbers without
+        declaring it, or gives another result for the same image in a second call; else None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _make_picture(size, channels, self.on_numbers)
