@@ -1,11 +1,10 @@
-"""Rendezvous of ranks: a TCPStore of torch, served by a process of its own, and the handler with which torch's elastic
-launcher uses it.
+"""Rendezvous of ranks: a TCPStore of torch, which a process of its own serves, and the handler through which torch's
+elastic launcher uses it.
 
-Through this store the agents of all nodes agree on the nodes of a round (`run/coordinator.py`). torch's launcher on
-each node is configured as if this node were the only one, because the launcher's own barriers between nodes would wait
-for minutes for a lost node. torch's own rendezvous backends are not used: `c10d` waits for keys of the previous round
-if a node is replaced, and `static` admits no node a second time.
-"""
+Through this store the agents of all nodes agree on the nodes of a round (`run/coordinator.py`). On each node, torch's
+launcher is configured as if there were only this node, because its barriers between nodes wait for minutes for a lost
+node. torch's rendezvous backends are not used: if a node is replaced, `c10d` waits for keys of the previous round, and
+`static` does not admit a node a second time."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ PARENT_S = 0.1
 
 
 def listen(address: str, port: int, key: str) -> socket.socket:
-    """Return a socket that listens for other ranks or nodes. If `address` is on the loopback, it listens only there,
-    because the store has no authentication. `key`: name of the setting that gave the port, for a message. Raises
+    """Return a socket that listens for other ranks or nodes. If `address` is a loopback address, it listens only there,
+    because the store has no authentication. `key`: name of the setting that gave the port, for messages. Raises
     RunFailure."""
     try:
         if address == "localhost" or address.startswith("127."):
@@ -60,12 +59,11 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 
 
 class StoreServer:
-    """Process that serves a TCPStore. It exits when this process exits, or at the end of the `with` block.
+    """Server of a TCPStore in a process of its own. It ends when this process exits, or at the end of the `with` block.
 
-    A server thread in the process that forks the ranks would be dangerous: it resolves names of peers under a lock of
-    glibc, which stays locked in a forked child. Where this process must not fork, the server is a thread of this
-    process, whose ranks are spawned.
-    """
+    A server thread in the process that forks ranks would be dangerous: it resolves names of peers under a lock of
+    glibc, which stays locked in a forked child. With `forks` False, ranks are spawned, and the server is a thread of
+    this process."""
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]
@@ -107,8 +105,8 @@ def _serve(listening: socket.socket) -> TCPStore:
 
 
 def _serve_for(listening: socket.socket, parent: int) -> None:
-    """Serve the store until the process `parent` has exited. Signals to stop are ignored here; the parent handles
-    them."""
+    """Serve the store until the process `parent` has exited. Ignore signals that ask the run to stop, which the parent
+    handles."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -118,7 +116,7 @@ def _serve_for(listening: socket.socket, parent: int) -> None:
 
 
 def connect(address: str, port: int) -> TCPStore:
-    """Return a client of the existing store at an address and port."""
+    """Return a client of the store that is served at an address and port."""
     return TCPStore(address, port, None, False, timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S")))
 
 
@@ -135,8 +133,8 @@ def launch_config(
     look: Callable[[], None] = lambda: None,
 ) -> LaunchConfig:
     """Return the settings of torch's launcher. `scratch`: folder for its files. `method`: how ranks are started.
-    `where`: address and port of the store. `look`: function that is called often while the ranks work. The launcher is
-    set not to handle signals that stop a run, because it would kill ranks that are still saving."""
+    `where`: address and port of the store. `look`: function that is called often while the ranks work. The launcher
+    ignores signals that ask a run to stop; otherwise it would kill ranks that are still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_handler)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", CLOSING_S)
     return LaunchConfig(
@@ -157,7 +155,8 @@ def launch_config(
 
 
 class NodeRendezvous(RendezvousHandler):
-    """Rendezvous of a single agent, which is complete immediately."""
+    """Rendezvous of a single agent. It waits for no other agent, because the coordinator has already chosen the
+    nodes."""
 
     def __init__(self, where: tuple[str, int], look: Callable[[], None]) -> None:
         self._where, self._look = where, look
@@ -167,7 +166,7 @@ class NodeRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks also use the agents' store, to exchange their addresses."""
+        """True: the ranks also use the agents' store, to find each other's addresses."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -180,8 +179,7 @@ class NodeRendezvous(RendezvousHandler):
         """Do nothing: for torch's launcher there are no other agents."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 0, because no other agent waits. Before that, call `look`, which may raise an exception that ends the
-        round."""
+        """Call `look`, which may raise an exception that ends the round. Return 0, because no other agent waits."""
         self._look()
         return 0
 

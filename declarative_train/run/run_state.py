@@ -1,4 +1,4 @@
-"""State of a run that its checkpoints store as JSON, next to tensors and the plan."""
+"""State of a run that its checkpoints contain as JSON, next to the tensors and the plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """State that the training loop needs to resume. `step`: number of completed optimizer steps, from which epoch and
-    position in the data follow. `seconds`: training time so far. `loss_scale`: state of the loss scale, None except in
-    fp16.
+    """State that the training loop needs to resume. `step`: number of completed optimizer steps, from which the epoch
+    and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale,
+    otherwise None.
 
-    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `best_of`, `stop_of`: mode and metric, such as
-    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of the last improvement.
-    """
+    Fields `best_*` belong to checkpoint.best, fields `stop_*` to training.early_stop. `*_of`: mode and metric, such as
+    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of the last improvement."""
 
     step: int = 0
     best_of: str | None = None
@@ -34,8 +33,9 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Use the metrics that `plan` names for checkpoint.best and training.early_stop from now on. Best values of
-        other metrics or modes are discarded. Return a notice if the best checkpoint is among them."""
+        """Use the metrics that `plan` names for checkpoint.best and training.early_stop from now on. Discard the best
+        value of a metric that `plan` no longer names. Return a notice if the step of the best checkpoint is
+        discarded."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
@@ -55,7 +55,7 @@ class RunState:
         return notices
 
     def as_json(self) -> dict[str, Any]:
-        """Return the state in the types of JSON; nan and inf become strings."""
+        """Return the state as values that JSON can represent; nan and inf become strings."""
         return {name: _encode(value) for name, value in asdict(self).items()}
 
     @classmethod
@@ -64,7 +64,7 @@ class RunState:
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:
-    """Return whether `value` is better than `than`, the best value so far (None if there is none yet). nan is never
+    """Return whether `value` is better than the best value so far, `than` (None: there is none yet). nan is never
     better. `mode`: min or max."""
     if value != value:
         return False

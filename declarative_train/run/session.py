@@ -1,5 +1,5 @@
-"""Session of a run: its plan, and the choice of device, folder and checkpoint for each round (one start of all ranks).
-A round continues from the newest checkpoint."""
+"""Session of a run: its plan, and the choice of device, folder and checkpoint for each round. (In a round, all ranks
+are started together.) A round continues from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Recompile = Callable[[int], "Plan | None"]
 
 
 class Session:
-    """Settings of one command, and its state. `run_dir`: the run's folder, None before the first job. `recompile`:
-    function (number of nodes) -> plan; it returns None if the recipe has no plan for this number."""
+    """Settings of one command, and the state of its run. `run_dir`: the run's folder; None before the first job.
+    `recompile`: function that takes a number of nodes and returns the plan for it, or None if the recipe has no such
+    plan."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Session:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of the plan; for a range such as `1..4`, its upper end."""
+        """Number of nodes in the plan; for a range such as `1..4`, its upper end."""
         return self.plan.layout.num_nodes
 
     @property
@@ -67,7 +68,7 @@ class Session:
         return self.num_nodes if least is None or self._recompile is None else least
 
     def is_misfit(self, num_nodes: int) -> bool:
-        """Return whether it is already known that there is no plan for this number of nodes."""
+        """Return whether a compilation has already shown that the recipe has no plan for this number of nodes."""
         return num_nodes in self._plans and self._plans[num_nodes] is None
 
     def fit(self, num_nodes: int) -> int | None:
@@ -76,8 +77,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes; None if there is none. The plan keeps the range of nodes and the
-        number of restarts of the original plan."""
+        """Return the plan for this number of nodes, or None. It has the range of nodes and the number of restarts of
+        the original plan."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
@@ -109,7 +110,8 @@ class Session:
         )
 
     def _keep_failures(self) -> None:
-        """Rename the failure reports of a failed round, because those of the next round have the same names."""
+        """Rename the folder with the failure reports of a failed round, because the reports of the next round have the
+        same names."""
         if self.run_dir is not None and (found := self.run_dir / "failures").exists():
             with suppress(OSError):
                 found.rename(found.with_name(f"failures.{len(list(self.run_dir.glob('failures.*'))) + 1}"))
@@ -119,14 +121,14 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in `run_dir`, unless this session has begun a run already. It is called if the head was
-        restarted, and an agent reports the run of an earlier round."""
+        """Continue the run in `run_dir`, if this session has not begun a run yet. An agent reports this folder if the
+        head was restarted after an earlier round."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether another round follows a failed one, according to `max_restarts`. `results`: how the round
-        ended on each node. Only failed rounds in a row without a new checkpoint are counted."""
+        """Return whether the run starts again after a failed round. It may do so `max_restarts` times in a row without
+        a new checkpoint. `results`: how the round ended on each node."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

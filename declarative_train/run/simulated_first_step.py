@@ -1,9 +1,8 @@
-"""Simulated first step, one rank after the other, in this process: the rows of each data-parallel rank, its outputs,
+"""Simulated first step in this process, one rank after the other: the rows of each data-parallel rank, its outputs,
 loss and gradients, and the update that follows from all of them.
 
-It uses the engine's code for the parts of a step, and the start values and rows of the run. Only the batch is smaller
-(a few rows per rank), and nothing is sent between ranks.
-"""
+It uses the engine's code for the parts of a step, with the initial weights and the rows of the run. Only the batch is
+smaller (a few rows per rank), and nothing is sent between ranks."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankPart:
-    """Part of the step that one data-parallel rank computes.
+    """Results that one data-parallel rank computes in the step.
 
     samples    numbers of its samples in the training set
     fields     values (B, ...) of its rows, by field
-    values     values (B, ...) by name: outputs of the model, and values that pipeline stages send
-    returned   the gradient of each entry of `values` that has one
-    loss       mean loss of its rows; in `dp`, the share of these rows in the loss of the batch
+    values     values (B, ...) by name: outputs of the model, and values that a pipeline stage sends to the next
+    returned   gradients of `values`, by name; some values have none
+    loss       mean loss of its rows; in mode `dp`, the share of these rows in the loss of the batch
     gradients  gradients of the parameters in `RankedStep.shown`
     """
 
@@ -60,13 +59,13 @@ class RankPart:
 class RankedStep:
     """First step of a plan, with `rows` rows for each data-parallel rank.
 
-    parts          what each rank computes
-    shown          names of the parameters whose gradients are kept
+    parts          results of each rank
+    shown          names of the parameters whose gradients are shown
     loss           loss of the global batch
     norm           norm of the gradients of all parameters, before clipping
     lr             learning rates of the step, as text
     gradients      gradients of the shown parameters, combined over all ranks, and clipped if the recipe says so
-    before, after  values of these parameters before and after the update
+    before, after  values of the shown parameters before and after the update
     """
 
     rows: int
@@ -80,15 +79,15 @@ class RankedStep:
     after: Tensors
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
-        """Return the gradient of a shown parameter, before clipping: the sum over the ranks, or with `mean` their
-        mean."""
+        """Return the gradient of a shown parameter before clipping, combined over the ranks: their sum, or with `mean`
+        their mean."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 
 
 def compute_ranked_step(plan: Plan) -> RankedStep:
-    """Compute the first step in float32 on the CPU: rows, outputs, losses, gradients and update. Raises RunFailure,
-    DataError, SourceError, BadSampleError."""
+    """Compute the first step in float32 on the CPU, from the rows to the update. Raises RunFailure, DataError,
+    SourceError, BadSampleError."""
     num_parts = plan.batch.data_parallel_size
     rows = max(1, min(ROWS, plan.batch.global_batch_size // num_parts))
     plan = as_run(_shrink(plan, rows))
@@ -135,8 +134,8 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return a plan for one process that has `rows` rows for each data-parallel rank; the rows of a rank are one
-    accumulation step. The values that pipeline stages send are outputs of the graph."""
+    """Return a plan for one process, in which each data-parallel rank becomes an accumulation step of `rows` rows. The
+    values that pipeline stages send become outputs of the graph."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,
@@ -159,8 +158,8 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the names of the first and the last trained parameter; in a pipeline, of the last trained parameter of
-    each stage."""
+    """Return the names of the parameters to show: the first and the last trained one. In a pipeline, it is the last
+    trained one of each stage."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))
@@ -172,7 +171,7 @@ def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> li
 
 
 class _Call:
-    """Callable that runs the model and keeps its outputs and their gradients."""
+    """Callable that runs the model, and keeps its outputs and their gradients."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self._model, self._names = model, names

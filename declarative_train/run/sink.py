@@ -1,4 +1,4 @@
-"""Interface of sinks: a sink writes the events of a run in one format (terminal, JSON lines, TensorBoard). All sinks of
+"""Interface of sinks. A sink writes the events of a run in one format (terminal, JSON lines, TensorBoard). All sinks of
 a run get every event."""
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 class Sink(ABC):
     """Base class of sinks. Only rank 0 has sinks. The training loop calls `write`, which must not wait for a device or
-    a network. `is_record`: this sink is closed after the others, and gets the notices about errors in closing them."""
+    a network. If `is_record`, the sink is closed after the others and gets notices about errors in closing them."""
 
     is_record: ClassVar[bool] = True
     """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run; for classes in the table `SINKS`. The sink writes into `run_dir`. `quiet`: show no
+        """Open the sink for a run. Classes in the table `SINKS` define this. It writes into `run_dir`. `quiet`: show no
         progress in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run; for classes in the table `CHOICES`. `settings`: the sink's keys under
+        """Open the sink for a run. Classes in the table `CHOICES` define this. `settings`: the sink's keys under
         `logging.sinks`. Raises OSError."""
         return cls.of_run(run_dir, True)
 
@@ -40,8 +40,8 @@ class Sink(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make sure that all events so far survive a crash of this process. It is called before each checkpoint,
-        because a run that resumes from the checkpoint does not repeat earlier events."""
+        """Make sure that the events so far are not lost if this process crashes. It is called before each checkpoint,
+        because a run that resumes from the checkpoint does not repeat them."""
 
     @abstractmethod
     def close(self) -> None:
@@ -49,14 +49,14 @@ class Sink(ABC):
 
 
 def mask_secrets(event: Event) -> Event:
-    """Return the event with passwords and keys masked in its texts. The path `run_dir` is not changed."""
+    """Return the event with passwords and keys in its texts masked. Its path `run_dir` is not changed."""
     texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
     changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
     return replace(event, **changed) if changed else event
 
 
 class FanOut:
-    """Sink-like object that sends each event to all sinks of a run."""
+    """Object with the methods of a sink that sends each event to all sinks of a run."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
@@ -70,8 +70,8 @@ class FanOut:
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """Close all sinks, even if some fail. Sinks with `is_record` are closed last and receive notices about the
-        failures of others."""
+        """Close all sinks, even if some fail. Sinks with `is_record` are closed last, and get notices about failures of
+        the others."""
         for sink in [each for each in self._sinks if not each.is_record]:
             try:
                 sink.close()

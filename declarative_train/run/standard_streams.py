@@ -1,7 +1,7 @@
-"""Standard output and error of a run, which continues even if writing to them fails.
+"""Standard output and error of a run, which continues even if they cannot be written.
 
-A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk behind
-`>` is full, or because a daemon was started without streams."""
+A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk of the
+output file is full, or because a daemon was started without these streams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """Text stream that survives write errors. After the first error, all further output is dropped, also that of C
-    code. (A closed stream raises ValueError.)"""
+    """Text stream that survives write errors (`errors`). After the first error, all further output is dropped, also
+    that of C code."""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
@@ -50,8 +50,7 @@ class LastingStream:
 
 @contextmanager
 def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
-    """Ignore write errors of stdout and stderr within the `with` block, in this process and in processes that it
-    forks."""
+    """Ignore write errors of stdout and stderr within the `with` block, also in processes that are forked in it."""
     before = sys.stdout, sys.stderr
     replace_streams(errors)
     try:
@@ -70,8 +69,8 @@ def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
 
 
 def write_any_character() -> None:
-    """Make stdout write characters that its encoding does not have as JSON escapes, instead of raising
-    UnicodeEncodeError. So JSON output stays valid. (Python already does this for stderr.)"""
+    """Make stdout write a character that its encoding lacks as a JSON escape, instead of raising UnicodeEncodeError.
+    JSON output stays valid this way. (Python already escapes such characters on stderr.)"""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors == "strict":
         codecs.register_error("escape", _escape)

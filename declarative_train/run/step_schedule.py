@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class DueActions(NamedTuple):
-    """Actions that follow one step. `step` and `epoch` count from 1.
+    """Actions that are due after one step. `step` and `epoch` count from 1.
 
-    `num_rows`      number of real rows of the global batch; the last batch of an epoch may have fewer than others
-    `lr_factor`     factor of the lr schedule in this step
+    `num_rows`      number of rows in the global batch, without padding; the last batch of an epoch may have fewer
+    `lr_factor`     factor by which the lr schedule multiplies the learning rate in this step
     `log`           the means since the last logging step are written
     `window_ends`   the next step begins new means
     `evaluation`    the sets are evaluated
@@ -39,7 +39,7 @@ class DueActions(NamedTuple):
 
 
 class StepSchedule:
-    """Schedule of one session. `last_step`: the last step of the session; the run may continue in a later session."""
+    """Schedule of one session. `last_step`: last step of the session; a later session may continue the run."""
 
     def __init__(self, plan: Plan, last_step: int) -> None:
         self._last_step = last_step
@@ -79,9 +79,8 @@ class StepSchedule:
         )
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
-        """Return the status for the event RunEnded of a session that ended after `step`: `stopped`, `finished` or
-        `early_stop`. `is_stopped`: a request to stop ended the session. `ends_early`: the recipe's early_stop ended
-        it."""
+        """Return how a session ended, for the event RunEnded: `stopped`, `finished` or `early_stop`. `step`: the last
+        step. `is_stopped`: a request to stop ended it. `ends_early`: the recipe's early_stop ended it."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"

@@ -1,9 +1,8 @@
-"""Agreement of all ranks to stop early, after the same step.
+"""Agreement of all ranks to stop after the same step, before the run is complete.
 
-A single process checks for a request after every step. With several ranks, each rank's vote is summed over the ranks in
-the message that sums the losses, so no further message is needed. This happens about once a second, or more often if
-the run logs more often. The sum also measures the number of steps per second, from which all ranks compute the same
-next step at which they check."""
+A single process checks for a request to stop after every step. With several ranks, the ranks sum their votes, in the
+message that also sums the losses. This happens about once a second, or more often if the run logs more often. The ranks
+also sum the time that steps take, so that all compute the same next step at which to check."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Exchange = Callable[[Sequence[float]], Sequence[float]]  # numbers of this rank 
 
 
 class StopAgreement:
-    """Decision to stop, the same on all ranks. `asked`: function that returns whether this rank received a signal to
+    """Decision to stop, the same on all ranks. `asked`: function that returns whether a signal asked this rank to
     stop."""
 
     def __init__(self, num_ranks: int, asked: Callable[[], bool], max_time_s: float | None) -> None:
@@ -32,9 +31,9 @@ class StopAgreement:
         self.reason: Reason | None = None
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
-        """Return the reason to stop after this step, or None. All ranks must call it after each step, and all get the
-        same result. `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the
-        losses are summed after this step in any case."""
+        """Return the reason to stop after this step, or None. All ranks must call this after each step, and all get the
+        same result. `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the run
+        logs after this step, so the losses are summed anyway."""
         if self._num_ranks == 1:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

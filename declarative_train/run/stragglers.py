@@ -1,5 +1,5 @@
-"""Stragglers: ranks that are persistently slower than the others. The time per step in which a rank does not wait for
-others is compared."""
+"""Stragglers: ranks that are persistently slower than the others. They are found by the time per step in which a rank
+does not wait for others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LEAST_EXCESS_S = 0.05  # of a step: less is no loss, and rank 0 always writes th
 
 
 class Stragglers:
-    """Set of the ranks that are currently slow. Each change is reported once."""
+    """Record of the ranks that are slow now."""
 
     def __init__(self) -> None:
         self.slow: set[int] = set()
 
     def find_changes(self, paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> list[str]:
-        """Return a sentence for each rank that has become slow or has caught up. `paces`: the pace of each rank;
-        `nodes`: {rank: its node as text}."""
+        """Return a sentence for each rank that has become slow, or is no longer slow, since the last call. `paces`: the
+        pace of each rank. `nodes`: a dict from each rank to the text of its node."""
         work_s = {rank: found for rank, pace in paces.items() if (found := pace.work_s) is not None}
         said = []
         for rank in work_s if len(work_s) == len(paces) > 1 else ():

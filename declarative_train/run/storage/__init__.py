@@ -1,2 +1,1 @@
-"""Folder of a run: its lock, the location of its checkpoints, and the choice of the run and checkpoint with which a
-resumed run continues."""
+"""Folder of a run: its lock, the place of its checkpoints, and the run and checkpoint that `--resume` continues."""

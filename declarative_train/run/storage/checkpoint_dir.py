@@ -24,8 +24,8 @@ from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER, checkpoi
 
 def claim(folder: str, name: str, run_dir: Path) -> str:
     """Create an empty folder below `folder` for the checkpoints of one run, and return its path. `name`: the recipe's
-    name. Runs that start at the same time, also on other machines, get different folders. If the folder cannot be
-    created, remove the run's folder if it is empty, and raise RunFailure."""
+    name. Runs that start at the same time, even on other machines, get different folders. If this fails, remove the
+    run's folder, if it is empty, and raise RunFailure."""
     try:
         with _explain_errors():
             return _create(folder, name, run_dir)
@@ -62,8 +62,7 @@ def _create(folder: str, name: str, run_dir: Path) -> str:
 
 @contextmanager
 def _explain_errors() -> Iterator[None]:
-    """Convert exceptions of file systems and object stores, which differ between stores, to OSError with a short
-    reason."""
+    """Convert any exception of a file system or object store to an OSError with a short reason."""
     try:
         yield
     except OSError as error:
@@ -81,14 +80,14 @@ def _above(path: object) -> list[Path]:
 
 
 def external_root(run_dir: Path) -> str | None:
-    """Return the folder for checkpoints of an existing run; None if they are in the run's own folder."""
+    """Return the folder for checkpoints of an existing run, or None if it is in the run's own folder."""
     root = checkpoints_root(str(run_dir))
     return None if root == f"{run_dir}/{CHECKPOINTS}" else root
 
 
 def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
-    """Return a notice if the recipe's `checkpoint.dir` (`folder`) is not the one with which the existing run began;
-    the run keeps its own. Otherwise return []."""
+    """Return a notice if the recipe's `checkpoint.dir` (`folder`) has changed since the run began, because the run
+    keeps its first one. Otherwise return []."""
     root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):
@@ -97,9 +96,8 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
-    """Return (checkpoint, reasons). The checkpoint is the newest undamaged one, in the newest run that has one, of the
-    runs below `folder` with the recipe name `name`; None if there is none. `reasons`: why newer checkpoints were
-    skipped. `look`: the check for damage."""
+    """Return the newest undamaged checkpoint of the runs of one recipe below `folder`, or None, and the reasons why
+    newer ones were skipped. Newer runs are searched first. `name`: the recipe's name. `look`: the check for damage."""
     passed_over: list[str] = []
     for place in sort_newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)
@@ -110,6 +108,6 @@ def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointE
 
 
 def _absolute(folder: str) -> str:
-    """Return a folder as an absolute path, or as a URL without a `/` at its end."""
+    """Return a local folder as an absolute path, or a URL without a `/` at its end."""
     local = local_path(folder)
     return folder.rstrip("/") if local is None else os.path.abspath(local)

@@ -36,9 +36,9 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL for the folder of a new run below `remote`, the URL of a folder of runs. `name`: the recipe's
-    name. `checkpoints`: the folder of the run's checkpoints, None if it is in the run's folder. If `checkpoints` is
-    below `remote` too, its parent folder is returned."""
+    """Return the URL to which the folder of a new run is copied. `remote`: the URL for runs in the recipe. `name`: the
+    recipe's name. `checkpoints`: the folder of the run's checkpoints, or None if it is in the run's folder. If it is
+    below `remote`, the run is copied next to it."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -46,9 +46,9 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run's folder from `remote`, the URL of a folder of runs, into `runs`. It is the run of `folder` or,
-    without `folder`, the newest run of the recipe `name`. Copy only if the URL has more events than this machine.
-    Return a notice if the folder was copied, otherwise None. Raises the exceptions of the store's client."""
+    """Copy a run from `remote`, the URL for runs in the recipe, to this machine, if the URL has more events of it.
+    Return a notice if it was copied, otherwise None. The run is that of `folder`, or without `folder` the newest run of
+    the recipe `name`, which is copied into `runs`. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -78,8 +78,8 @@ def _copy_from(fs: Any, place: str, local: Path) -> None:
 
 @contextmanager
 def local_copies(url: str) -> Iterator[str]:
-    """Copy the files that commands read from `url`, a run or a folder of runs, to a temporary folder, and yield its
-    path. The folder is removed at the end of the `with` block."""
+    """Copy the files that commands read from `url`, a run or a folder of runs, to a temporary folder. Yield its path,
+    and remove it at the end of the `with` block."""
     fs, base = file_system(url.rstrip("/"))
     fs.invalidate_cache()
     with tempfile.TemporaryDirectory() as scratch:
@@ -94,8 +94,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether `folder`, a copy, belongs to a run that is still running: the copy was updated a short time ago,
-    and does not say that the run has ended."""
+    """Return whether a run is still running, according to `folder`, its copy: it was updated a short time ago and does
+    not say that the run has ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S
@@ -113,7 +113,7 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: write
+        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: report
         there that the run has ended. Raises the exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
@@ -153,7 +153,7 @@ class Upload:
         self._send({"folder": str(folder.absolute()), "url": url})
 
     def finish(self) -> None:
-        """Copy everything that is not copied yet, and wait until this is done."""
+        """Wait until everything is copied that is not copied yet."""
         self._send({})
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -168,7 +168,8 @@ class Upload:
 
 
 def main() -> int:
-    """Copy a folder to a URL until standard input has a second line or ends. Its first line names both."""
+    """Copy a folder to a URL repeatedly, until standard input has a second line or ends. Its first line names folder
+    and URL."""
     about, ended = json.loads(sys.stdin.readline()), threading.Event()
 
     def wait() -> None:

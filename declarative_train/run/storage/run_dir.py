@@ -55,8 +55,8 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder of a run, and the start of the run: a checkpoint (`entry`) or, if `entry` is None, the start values of
-    the plan with its initial `weights`. `notices`, `warnings`: lines to print about this choice."""
+    """Folder of a run, and the state from which the run starts: a checkpoint (`entry`) or, if it is None, the initial
+    `weights` of the plan. `notices`, `warnings`: lines to print about this choice."""
 
     run_dir: Path
     entry: CheckpointEntry | None
@@ -72,9 +72,9 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Checkpoint to start from (None: there is none), and the folder of the run to continue. `run` None: the
-    checkpoint starts a new run, and `why` is the reason why its own run is not continued. `passed_over`: reasons why
-    newer checkpoints were skipped."""
+    """Checkpoint from which a run starts (`entry`, or None), and the folder of the run that is continued (`run`). If
+    `run` is None, the checkpoint starts a new run, and `why` says why its own run is not continued. `passed_over`:
+    reasons why newer checkpoints were skipped."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -88,13 +88,13 @@ def open_place(
 ) -> RunPlace:
     """Create or find the run's folder, lock it and write the plan to it.
 
-    `resume`: None for a new run, `auto`, or a path. `look`: function (checkpoint) -> reason to skip it, or None.
-    `folder`: the run's folder, in place of a new one among the runs of the recipe; with `resume`, the run in it is
-    continued.
+    `resume`: None for a new run, `auto`, or a path. `look`: function that takes a checkpoint and returns the reason to
+    skip it, or None. `folder`: the run's folder; None for a new one among the runs of the recipe. With `folder` and
+    `resume`, the run in this folder is continued.
 
-    Raises RunFailure, and leaves no new folder, if the path `resume` has no checkpoint or one that does not fit the
-    plan, if all checkpoints are damaged, if another process is running the run, or if the folder cannot be written.
-    """
+    Raises RunFailure, and leaves no new folder behind. It does so if the path `resume` has no checkpoint or one of
+    another plan, if all checkpoints are damaged, if another process runs this run, or if the folder cannot be
+    written."""
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
@@ -149,7 +149,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
-    """Write the plan to the run's folder. If an earlier session of this run had a different plan, rename that plan to
+    """Write the plan to the run's folder. The plan of an earlier session, if it differs, is renamed to
     `plan.<n>.json`."""
     path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
@@ -161,8 +161,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy the run to continue from `logging.dir`, if this is a URL that has more events of the run than this machine.
-    Return a notice if the run was copied, otherwise None. Raises RunFailure."""
+    """Copy the run that is continued to this machine, if `logging.dir` is a URL that has more events of it. Return a
+    notice if it was copied, otherwise None. Raises RunFailure."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -173,8 +173,8 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL to which this run's folder is copied; None if it is not copied. The URL stays the same when the
-    run resumes. `elsewhere`: the folder of the run's checkpoints, if they are not in the run's folder."""
+    """Return the URL to which this run's folder is copied, or None. It stays the same when the run resumes.
+    `elsewhere`: folder of the run's checkpoints, if it is not in the run's folder."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:
         return kept
@@ -182,8 +182,8 @@ def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
 
 
 def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | None) -> None:
-    """Write `run.json`, a summary of the run for lists of runs, because reading a plan may take long. `elsewhere`: the
-    folder of the run's checkpoints, if they are not in the run's folder. `remote`: the URL to which the folder is
+    """Write `run.json`, a summary of the run for lists of runs, because reading a whole plan is slow. `elsewhere`:
+    folder of the run's checkpoints, if it is not in the run's folder. `remote`: URL to which the run's folder is
     copied, or None. The time in the summary is the start of the first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
@@ -198,8 +198,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | No
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """Return (notices, warnings) about changes of the recipe since a checkpoint. Raises CheckpointFailure, with the
-    reasons, if a change is not allowed when a run resumes."""
+    """Return notices and warnings about changes of the recipe since a checkpoint was saved. Raises CheckpointFailure if
+    a run may not resume after such a change."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
@@ -221,7 +221,7 @@ def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFa
 
 
 def _plan_of(entry: CheckpointEntry) -> tuple[Plan | None, str]:
-    """Return (the plan with which a checkpoint was saved, ""), or (None, the reason why it cannot be compared)."""
+    """Return the plan with which a checkpoint was saved, and "". If it cannot be read, return None and the reason."""
     try:
         return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
     except OSError:
@@ -235,8 +235,8 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """Create an empty folder for a new run and return it. Runs that start at the same time get different folders. With
-    `folder`, use that folder, and create it if it does not exist. Raises OSError."""
+    """Return an empty folder for a new run, which is created. Runs that start at the same time get different folders.
+    `folder`: use this folder, and create it if it does not exist. Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -255,8 +255,8 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
 
 
 def _time_of_next(runs: Path) -> str:
-    """Return the time with which the name of a new run begins: now or, if the newest run has a later time in its name
-    (this machine's clock is behind), one second after that time."""
+    """Return the time for the name of a new run: now, or one second after the newest run if its name has a later time.
+    So names stay in order even if this machine's clock is behind."""
     now = datetime.now()
     for path in runs.iterdir():
         with suppress(ValueError):  # it is not named by its time
@@ -266,8 +266,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the part of a new folder's name that shows how the run differs from the first run in `runs`. The label of
-    a recipe stays the same as long as that run exists."""
+    """Return the part of a new folder's name that shows how the run differs from the first run in `runs`. As long as
+    that run exists, a recipe always gets the same label."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -282,9 +282,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and the run to continue in `folder`, which the user named for the run. Return a
-    `ResumePoint` without a checkpoint if there is none. Raises RunFailure if the folder has a run but `resumes` is
-    False."""
+    """Return the checkpoint and the run to continue in `folder`, which the user named. If it has no checkpoint, return
+    a `ResumePoint` without one. Raises RunFailure if the folder has a run that must not be continued (`resumes` is
+    False)."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
@@ -304,8 +304,8 @@ def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePo
 
 
 def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and the run to continue at `path`, which may be a checkpoint, a run's folder, its folder
-    of checkpoints, or a folder of runs. Raises RunFailure."""
+    """Return the checkpoint and the run to continue at `path`. It may be a checkpoint, a run's folder, its folder of
+    checkpoints, or a folder of runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
@@ -326,9 +326,9 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest run in a folder of runs that has a complete checkpoint, and the newest such checkpoint of this
-    run; None if no run has a checkpoint. Raises RunFailure if another process is running this run or a newer one, and
-    NoWholeCheckpoint if all checkpoints are damaged."""
+    """Return the newest run below `runs` with an undamaged checkpoint, and this checkpoint; None if no run has a
+    checkpoint. Raises NoWholeCheckpoint if all checkpoints are damaged, and RunFailure if another process runs this run
+    or a newer one."""
     passed_over: list[str] = []
     for run in map(Path, sort_newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
@@ -348,9 +348,9 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint in `root`, the folder of a run's checkpoints; None if `root` has no
-    checkpoint. If the run's folder is not on this machine, the checkpoint starts a new run. Raises NoWholeCheckpoint
-    if all checkpoints are damaged."""
+    """Return the newest undamaged checkpoint in `root`, a run's folder of checkpoints; None if there is no checkpoint.
+    If the run's folder is not on this machine, the checkpoint starts a new run. Raises NoWholeCheckpoint if all are
+    damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -365,8 +365,8 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at `path` as the start. If its run has newer checkpoints, the checkpoint starts a new run,
-    so that the newer ones are not overwritten. Raises CheckpointFailure if it is damaged."""
+    """Return the checkpoint at `path`, which the user chose. If its run has newer checkpoints, it starts a new run, so
+    that they are not overwritten. Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
@@ -392,9 +392,9 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
 
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint in `checkpoint.dir` of this recipe's runs, when none of them has a folder
-    on this machine; None if there is no checkpoint. The checkpoint starts a new run, because its own run may still be
-    running elsewhere. Raises NoWholeCheckpoint if all checkpoints are damaged."""
+    """Return the newest undamaged checkpoint of this recipe in `checkpoint.dir`, or None. It is called if no run of the
+    recipe is on this machine. The checkpoint starts a new run, because its own run may still be running elsewhere.
+    Raises NoWholeCheckpoint if all checkpoints are damaged."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)

@@ -1,8 +1,6 @@
-"""Lock on a run's folder, so that only one process writes to the run. The lock file names the process that has locked
-the folder.
+"""Lock on a run's folder, so that only one process writes to it. The lock file names this process.
 
-Forked ranks and loader workers inherit the lock. So it lasts until the last of them has exited, for whatever reason.
-"""
+Forked ranks and loader workers inherit the lock, so it lasts until the last of them has exited."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process th
 
 
 class RunLock:
-    """Lock on one run's folder. While the folder is locked, it may also be copied to a URL (`upload`). `is_held`: this
-    process has the lock; always False if the file system does not support locks."""
+    """Lock on one run's folder. `is_held`: this process has the lock; always False if the file system does not support
+    locks. The lock may also have a process that copies the folder to a URL, until it is released."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
@@ -52,7 +50,7 @@ class RunLock:
         return None
 
     def upload(self, run_dir: Path, url: str) -> None:
-        """Start to copy the folder to a URL. The copying ends when the lock is released."""
+        """Start to copy the folder to a URL. `release` completes and ends the copying."""
         if self._upload is None:
             self._upload = Upload(run_dir, url)
 
@@ -64,8 +62,7 @@ class RunLock:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether a process has locked a run: a process of this machine or, if the file system shares locks, of
-    another machine."""
+    """Return whether a process has locked a run. Processes of other machines count if the file system shares locks."""
     try:
         with open(run_dir / LOCK, "rb") as file:
             return not try_lock(file.fileno(), shared=True)
@@ -74,8 +71,8 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
-    """Return whether the run that has the lock may still be running: the process that started it exists, or is on
-    another machine. (If that process has exited, its ranks exit soon.) `holder`: the content of the lock file."""
+    """Return whether the run that has the lock may still be running: the process that started it exists or is on
+    another machine. `holder`: content of the lock file."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
