@@ -1,8 +1,8 @@
 """Table of the diagnostic codes of this package: code -> `module.function` in this folder. The docstring of the
 function is the manual page of the code.
 
-The functions in modules named `*_rules` search for mistakes themselves; those in other modules only build the message
-about a mistake that other code found.
+The functions in modules named `*_rules` search for mistakes. Those in other modules only build the message about a
+mistake that other code found.
 """
 
 RULES: dict[str, str] = {

@@ -22,12 +22,13 @@ _KEPT = frozenset({"batch_norm", "dropout", "dropout2d", "drop_path", "gelu", "g
                    "leaky_relu", "mish", "relu", "sigmoid", "silu", "tanh"})  # fmt: skip
 _NOT_FOLLOWED = frozenset(
     {"mask", "keep", "context", "segments", "positions"}
-)  # sets whose rows do not depend on the order
+)  # sets whose rows do not depend on the order of the file
 
 
 class _Sequence(NamedTuple):
-    """Slice of a field: the elements `start:stop` of its first dimension after the batch (`stop` None: to the end).
-    `columns`: the columns of the data from which the field is made."""
+    """Slice of a field: the elements `start:stop` of its first dimension after the batch. `stop` is None if the slice
+    goes to the end. `columns`: the columns of the data from which the field is made.
+    """
 
     columns: tuple[str, ...]
     start: int
@@ -35,8 +36,9 @@ class _Sequence(NamedTuple):
 
 
 class _ScopeFrame(NamedTuple):
-    """Graph that is searched: the model (`node` and `outer` are None), or the graph `scope` of a block. `node`: the
-    node that uses the block. `outer`: the frame of the graph that contains this node."""
+    """Graph that is searched: that of the model, or that of a block. `node`: the node that uses the block. `outer`: the
+    graph that contains this node. Both are None for the model.
+    """
 
     scope: Scope
     node: BlockNode | None = None
@@ -85,8 +87,9 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return the layer through which the model can copy the target, or None. This layer is on the path from `wire`
-    back to an input that has the rows of `target` shifted by one, and each of its positions sees the whole sequence."""
+    """Return the layer through which the model can copy the target, or None. Each position of this layer sees the whole
+    sequence, and the layer is between `wire` and an input that has the rows of `target` shifted by one.
+    """
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -119,16 +122,18 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the same columns as `target`, but begins and ends one row earlier (next-token
-    prediction)."""
+    """Return whether `given` has the same columns as `target`, but begins and ends one row earlier, as the input of
+    next-token prediction does.
+    """
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
 def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return the slice of a field that `wire` carries; None unless it is a field, or a slice of one along its first
-    dimension after the batch."""
+    """Return which rows of a field a wire carries. None if the wire is neither a field nor a slice of one along its
+    first dimension after the batch.
+    """
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:

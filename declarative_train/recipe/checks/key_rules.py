@@ -92,8 +92,9 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _are_in_one_file(draft: Draft) -> bool:
-    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. If they are not, `keep: 0` (on the
-    command line or in a derived recipe) may be meant to switch off the `every` of the base."""
+    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. If they are not, `keep: 0` in a
+    derived recipe or on the command line is no mistake: it may switch off the checkpoints of the base.
+    """
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
@@ -131,12 +132,13 @@ def _check(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagn
 
 
 def _check_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of keys without effect in the layers of `scope`: one for each place in the recipe, also if
-    `repeat` makes many copies of the layer."""
+    """Yield the diagnostics of keys without effect in the layers of `scope`. If `repeat` makes many copies of a layer,
+    they are reported once.
+    """
     said: set[Span] = set()
     for node in _list_layers(scope):
         if node.params:
-            continue  # in a shipped block, which writes all keys
+            continue  # a layer of a shipped block, which sets all keys
         for found in _check(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
             if found.span not in said:
                 said.add(found.span)
@@ -162,7 +164,7 @@ def _check_objective(draft: Draft) -> Iterator[Diagnostic]:
         field = None if draft.data is None else draft.data.fields.get(term.target or "")
         classes = getattr(field, "num_classes", None)
         if isinstance(classes, int) and getattr(field, "ignore", None) is not None:
-            classes += 1  # in a mask: the number of the pixels without a class
+            classes += 1  # a mask has one more number, for pixels without a class
         if ignored is not None and isinstance(classes, int) and not 0 <= ignored < classes:
             reason = f"the classes of `{term.target}` are 0 to {classes - 1}, so none is {ignored}"
             yield _idle(draft.span(f"{path}.ignore_index"), "ignore_index", reason)
@@ -260,7 +262,7 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     name = str(getattr(written, "value", ""))
     inside = next(
         (each for each in (path, *path.parents) if os.path.isfile(each / RUN)), None
-    )  # a name may be too long
+    )  # `Path.is_file` raises if a name is too long
     reason = f"{inside} is the folder of a run" if inside is not None else None
     if reason is None and (path == runs or (name and path.is_relative_to(runs / name))):
         reason = "the runs of this recipe are in that folder"

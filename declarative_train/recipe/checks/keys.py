@@ -33,7 +33,7 @@ def unknown_key(
     +     epochs: 5
     """
     # `hint`: what to write instead, with its own `fixes`; without it, the nearest of `known` is suggested.
-    # `present`: the keys of the mapping; `closed`: the known keys are words of the language, not a user's names.
+    # `present`: the keys of the mapping; `closed`: whether the known keys are fixed, not chosen by the user.
     names = list(known)
     if hint is None:
         fixes = suggest_fix(span, name, names, closed=closed, taken=present)
@@ -103,7 +103,7 @@ def unknown_type(
     +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `kind` is the table's word: layer, loss, optimizer; `own`: those of `known` that the user defined.
+    # `kind`: layer, loss, optimizer, ...; `own`: those types of `known` that the user defined.
     names = list(known)
     word = translate_type(name, names)
     if word is not None:

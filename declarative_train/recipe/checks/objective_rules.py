@@ -166,7 +166,7 @@ def metric_target(draft: Draft) -> Iterator[Diagnostic]:
         borrows = metric.input is None and metric.target is None
         if borrows and term is not None and term.target is None and metric.component.needs_target:
             if term.component.needs_target:
-                continue  # the loss is reported to lack it
+                continue  # reported for the loss, whose target the metric uses
             hint = f"write `{name}: {{input: NODE, target: FIELD}}`"
             yield error("O007", key, f"{kind} needs a target, but the loss `{metric.of or only}` has none", hint)
 

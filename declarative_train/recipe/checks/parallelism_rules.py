@@ -168,10 +168,10 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
     """too-many-shards (P027)
 
     Finds: parameters that are sharded over more than 1,024 ranks.
-    Why:   before a rank can compute a unit, it gathers the unit's parameters from all of these ranks, in every step,
-           and each rank's part of a small parameter is empty. When a checkpoint is saved, rank 0 plans one piece of
-           every tensor for each of these ranks. With several replicas of at most 1,024 ranks, only the average of the
-           gradients, once per step, involves all ranks, and the replicas share the writing of each piece.
+    Why:   in every step, each rank gathers all parameters from all of these ranks, although most of them hold nothing
+           of a small parameter. When a checkpoint is saved, rank 0 plans a piece of every tensor for each rank. With
+           replicas of at most 1,024 ranks, only the average of the gradients, once per step, involves all ranks, and
+           the replicas share the writing of each piece.
     Diff:
     -   parallelism: {data: {shard: all}}
     +   parallelism: {data: {shard: all, replicate: 2}}
@@ -199,8 +199,8 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a number in `reshard` that is not a divisor of the number of ranks over which parameters are sharded, or is
            not below that number.
-    Why:   with `reshard: 4`, for example, each group of 4 ranks holds a whole copy of the gathered parameters between
-           forward and backward, so all groups must be complete. For one group of all ranks write `reshard: true`.
+    Why:   with `reshard: 4`, for example, each group of 4 ranks holds a copy of the gathered parameters between forward
+           and backward, so the ranks must form groups of 4. For one group of all ranks write `reshard: true`.
     Diff:
     -   parallelism: {data: {shard: all, reshard: 3}}
     +   parallelism: {data: {shard: all, reshard: 4}}
@@ -395,7 +395,7 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     if parallelism is None or parallelism.mode in ("single", "pipeline") or layout is None or layout.num_gpus > 1:
         return
     if parallelism.mesh(layout.num_gpus) is None:
-        return  # reported by its own rule
+        return  # another rule reports this
     said = "`layout` gives 1 GPU" if draft.is_written("layout") else "`layout` is not set: 1 GPU"
     message = f"{parallelism.mode} divides a batch over GPUs, but {said}"
     hint = "set layout.gpus to 2 or more, or parallelism to single"

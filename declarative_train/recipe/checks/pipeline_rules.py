@@ -68,7 +68,7 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     if ranks is None or steps is None or pipeline.stages % ranks:
         return
     if draft.scope is not None and _lacks_nodes(draft.scope, pipeline.stages):
-        return  # P017 is reported: fewer stages need fewer microbatches
+        return  # P017 reports too many stages; with fewer stages the microbatches may be enough
     number, schedule = steps * pipeline.microbatches, PIPELINE_SCHEDULES[pipeline.schedule]
     most = 2 * number + pipeline.stages
     fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, pipeline.stages)]

@@ -35,7 +35,7 @@ def secret_in_recipe(tree: Mapping) -> list[Diagnostic]:
     Good:
         meta: {api_key: "{{ env.API_KEY | default('') }}"}
     """
-    # Before templates are rendered: values from `env` are allowed.
+    # `tree` is not yet rendered, because values from `env` are allowed.
     found: list[Diagnostic] = []
     _walk(tree, "", found)
     return found
@@ -62,7 +62,7 @@ def _is_secret(text: str, key: str) -> bool:
 
 _PAIRS = (
     *(pair for pair in EXCLUSIVE if not pair.is_reported_by_reader),
-    Alternatives(("objective",), "loss", "losses"),  # merging turns them into one key
+    Alternatives(("objective",), "loss", "losses"),  # merging combines them into one key
 )
 
 
@@ -107,7 +107,7 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
     """
     now = document.find(_LOSSES)
     if not isinstance(now, Mapping) or now.alone or document.find(_LOSS) is not None:
-        return  # a `loss` that replaces several is intended; both in one file have their own rule
+        return  # replacing several losses by one is intended; another rule reports both keys in one file
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
             message = "these replace the `loss` of the base"

@@ -84,7 +84,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
     """
     training = draft.training
     if draft.is_written("training.epochs") or draft.is_written("training.steps"):
-        return  # an empty one is reported by another rule
+        return  # another rule reports an empty section
     if training is not None and training.epochs is None and training.steps is None:
         hint = "add `epochs: 10` or `steps: 1000`"
         yield error("R004", draft.span.key("training"), "`training` does not set a length", hint, rests_on="all files")

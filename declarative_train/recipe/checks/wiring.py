@@ -28,7 +28,7 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
     names, message = list(known), f"there is no node or field `{name}` here"
     if help is not None:
         return error("W001", span, message, help, rests_on="data.fields")
-    rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else a misspelling
+    rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else it is a misspelling
     fixes = suggest_fix(span, name, names)
     return error("W001", span, message, did_you_mean(name, names), fixes=fixes, rests_on=rests_on)
 

@@ -1,4 +1,4 @@
-"""Tables of names of other frameworks -> names in recipes, used in hints on unknown keys, types and values.
+"""Tables that translate keys, types and values of other frameworks to those of recipes, for hints on unknown words.
 
 Over 440 lines because it has only tables and the functions that look words up in them.
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from declarative_train.core.diagnostics.diagnostic import Fix
 from declarative_train.core.span import Span
 
-KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
+KEYS: dict[str, tuple[str, ...]] = {  # another framework's key -> keys here; the first that is allowed is suggested
     "condition": ("when",),
     "if": ("when",),
     "neftune_noise_alpha": ("noise",),
@@ -220,7 +220,7 @@ KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
     "drop_rate": ("dropout", "p"),
     "na_filter": ("missing_values",),
 }
-OTHERWISE = {  # the word here, whose value is another
+OTHERWISE = {  # another framework's key -> (the key here, its value, which has another form)
     "amp": ("precision", "a word: `precision: bf16`"),
     "check_val_every_n_epoch": ("every", "with its unit: `every: 1 epoch`"),
     "drop_last": ("last_batch", "a word: `last_batch: drop`"),
@@ -252,7 +252,7 @@ _TRANSFORMS = "`data.transforms` is a list: `[{type: random_flip}, {type: color_
 _NO_FOLDS = (
     "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
 )
-NOTES = {  # words without a key: what to write instead, or that there is no such thing
+NOTES = {  # keys that have no equivalent: what to write instead, or that this is not supported
     "pretrained": "name a published model in the node (`from: FOLDER`), and its weights under `model.weights`",
     "trainer": "its keys are in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
     "class_path": "a model is a graph of nodes, `model.graph`; a class of your own is a layer of a plugin",
@@ -292,7 +292,7 @@ NOTES = {  # words without a key: what to write instead, or that there is no suc
     "wandb": "write `logging: {sinks: {wandb: {project: ...}}}`",
 }
 FROM_THE_INPUT = frozenset({"in_channels", "in_dim", "in_features", "input_dim", "input_size", "normalized_shape"})
-VALUES = {  # the first of these words that is allowed here
+VALUES = {  # another framework's value -> values here; the first that is allowed is suggested
     "16": ("fp16",),
     "16-mixed": ("fp16",),
     "32": ("fp32",),
@@ -319,7 +319,8 @@ VALUES = {  # the first of these words that is allowed here
     "z_score": ("standard",),
     "zscore": ("standard",),
 }
-TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-learn is found without this table
+# Keys are in lower case, without other characters. Many classes of torch, Keras and scikit-learn need no row.
+TYPES = {
     "acc": ("accuracy",),
     "attention": ("self_attention",),
     "auc": ("auroc",),
@@ -329,7 +330,7 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "batchnorm2d": ("batch_norm",),
     "batchnorm3d": ("batch_norm",),
     "batchnormalization": ("batch_norm",),
-    "balancedaccuracy": ("recall",),  # of classes, macro
+    "balancedaccuracy": ("recall",),  # the macro average over classes
     "bce": ("bce_with_logits",),
     "binarycrossentropy": ("bce_with_logits",),
     "categorical": ("category",),
@@ -337,7 +338,7 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "categoricalcrossentropy": ("cross_entropy",),
     "binaryaccuracy": ("accuracy",),
     "sparsecategoricalaccuracy": ("accuracy",),
-    "errorrate": ("accuracy",),  # 1 - it
+    "errorrate": ("accuracy",),  # 1 - accuracy
     "readcsv": ("csv",),
     "readjson": ("jsonl",),
     "readparquet": ("parquet",),
@@ -412,7 +413,7 @@ _DETECTION = (
     "detectors of any number of objects are not supported: there are no anchors and no non-maximum suppression; "
     "`type: boxes` predicts a fixed number of boxes"
 )
-NOT_BUILT = {  # types that people look for; what to do instead
+NOT_BUILT = {  # types that do not exist: what to do instead
     **{f"resnet{depth}": f"`{{type: resnet, depth: {depth}}}`" for depth in (18, 34, 50, 101, 152)},
     **dict.fromkeys(("detr", "fasterrcnn", "maskrcnn", "retinanet", "ssd"), _DETECTION),
     **dict.fromkeys(("yolo", "yolov5", "yolov8", "yolo11"), _DETECTION),
@@ -456,7 +457,7 @@ NOT_BUILT = {  # types that people look for; what to do instead
     "tfrecord": "write the rows as parquet and use that source",
 }
 
-EQUAL = frozenset(  # words that mean the same there and take the same value, so that the edit is safe
+EQUAL = frozenset(  # words that differ only in name, so that an automatic replacement is safe
     {
         *("bfloat16", "double", "float16", "float32", "float64", "long"),
         *("16-mixed", "32-true", "64-true", "bf16-mixed", "fp16-mixed"),
@@ -478,7 +479,7 @@ _ENDS = (
     "macro",
     "micro",
     "weighted",
-)  # of class names: CrossEntropyLoss, F1Score
+)  # ends of class names: CrossEntropyLoss, F1Score
 
 
 _OF_TIMM = re.compile(
@@ -488,8 +489,9 @@ _OF_TIMM = re.compile(
 
 
 def hint_on_type(name: str, known: Collection[str]) -> str | None:
-    """Return a sentence on what to write instead of the unknown component type `name`; None if there is no hint.
-    `known`: the types that exist."""
+    """Return a sentence that says what to write instead of the unknown component type `name`; None if there is no hint.
+    `known`: the types that exist.
+    """
     if "timm" in known and _OF_TIMM.match(letters(name)):
         return f"`{{type: timm, name: {name}}}` is a model of the library timm"
     return NOT_BUILT.get(letters(name))
@@ -528,7 +530,7 @@ def _is_equal(name: str, word: str) -> bool:
 
 
 def value_here(word: str, allowed: list[str]) -> str | None:
-    last = word.rpartition(".")[2]  # of `torch.float32`
+    last = word.rpartition(".")[2]  # `float32` of `torch.float32`
     if last != word and last in allowed:
         return last
     return next((each for each in VALUES.get(word.lower(), ()) if each in allowed), None)

@@ -25,9 +25,9 @@ _PAIR = re.compile(r"\w+: ")
 _SETTING = re.compile(r"set ([a-z_.]+) to (\w+)(?: or (\w+))?")
 _UNITS = ("epochs", "steps")
 _NAMES_OF = (("model", "graph"), ("data", "fields"))
-_NEAR = 8  # lines above and below, whose indentation is proposed
+_NEAR = 8  # number of lines above and below whose indentation is proposed
 _CLOSERS = {"[": "]", "{": "}"}
-_TYPED = (  # a slip of the hand -> as it was meant
+_TYPED = (  # (typing error, its correction)
     (re.compile(r"(?<=\w)\s*[=;]\s*(?=[\w\"'\[{-])"), ": "),
     (re.compile(r"(?<=\w)[=;](?=\s|$)"), ":"),
     (re.compile(r"(?<=\w) (?=[\w\"'\[{.-])"), ": "),
@@ -42,8 +42,9 @@ Proposal = tuple[Edit, ...]
 
 
 class _Entry(NamedTuple):
-    """Entry of a mapping in the text. `path`: keys from the root to this entry. `key`, `value`: the offsets in the
-    text at which they begin and end. `node`: the value. `parent`: the mapping."""
+    """Entry of a mapping in the text. `path`: keys from the root to this entry. `key`, `value`: (first, last) offsets
+    of the key and of the value in the text. `node`: the value. `parent`: the mapping.
+    """
 
     path: tuple[str, ...]
     key: tuple[int, int]
@@ -93,7 +94,7 @@ class _Site:
             for each in node:
                 value = self._offsets(each.value)
                 if value[0] < self._offsets(each.key)[0]:
-                    continue  # of an anchor above
+                    continue  # an alias: the text of its value is at an anchor above
                 yield _Entry((*path, each.name), self._offsets(each.key), value, each.value, node)
                 yield from self._entries(each.value, (*path, each.name))
 
@@ -107,8 +108,9 @@ class _Site:
 
     def follow_message(self) -> Iterator[Proposal]:
         """Yield the edits that the help of the diagnostic names, such as "write `gpus: 2`", "set layout.gpus to 2" or
-        "known: a, b". If its message names a node or field, also yield edits that replace another name in the recipe
-        by this one."""
+        "known: a, b". If the message names a node or field, also yield edits that replace the name of another one in
+        the recipe by this name.
+        """
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -127,14 +129,13 @@ class _Site:
             else:
                 yield ((*self.entry.value, word),)
         names = set(self._list_names())
-        for name in names.intersection(_QUOTED.findall(self.diagnostic.message)):  # of which nothing is made
+        for name in names.intersection(_QUOTED.findall(self.diagnostic.message)):  # a name that should be used
             for entry in reversed(self.entries):
                 if isinstance(entry.node, Scalar) and entry.node.text in names - {name}:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace a number in the recipe, if the diagnostic mentions it, by another number that the
-        diagnostic mentions."""
+        """Yield edits that replace a number in the recipe by another one. The diagnostic mentions both numbers."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:
@@ -143,9 +144,10 @@ class _Site:
     # --- values -------------------------------------------------------------------------------------------------
 
     def change_value(self) -> Iterator[Proposal]:
-        """Yield edits that replace the value at the place of the diagnostic: by the same value in another form or
-        unit, by the name of a node or field, or by the value of a key next to it (the two are swapped). If the
-        diagnostic reports a missing key, also yield edits that add this key."""
+        """Yield edits that replace the value at the place of the diagnostic. The new value is the same value in another
+        form or unit, the name of a node or field, or the value of a neighbouring key (the two are swapped). If the
+        diagnostic reports a missing key, also yield edits that add this key.
+        """
         for missing in re.findall(r"needs `(\w+)`", self.diagnostic.message)[:1]:
             yield from self._missing(missing)
         if self.entry is None:
@@ -278,8 +280,9 @@ class _Site:
                 yield removed, (end, end, self._add(last[-1], f"{word}: {self._read(entry)}"))
 
     def remove(self) -> Iterator[Proposal]:
-        """Yield the edit that removes the entry at the place of the diagnostic; nothing if the entry has several lines
-        or if the diagnostic reports a missing key."""
+        """Yield the edit that removes the entry at the place of the diagnostic. Yield nothing if the entry has several
+        lines, or if the diagnostic reports a missing key.
+        """
         entry = self.entry
         if entry is None or self.at not in (entry.key[0], entry.value[0]) or " needs `" in self.diagnostic.message:
             return

@@ -1,5 +1,4 @@
-"""Hints for unknown keys: the section that has such a key, or the key's name in recipes if the user wrote that of
-another framework."""
+"""Hints for unknown keys: the section that has such a key, or the name in recipes of a key of another framework."""
 
 from __future__ import annotations
 
@@ -13,14 +12,15 @@ from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
 from declarative_train.recipe.validate import KINDS, children_of, table
 
-SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `nodes` is another word
+SLIP = 0.7  # similarity above which a name is a misspelt key; `mode` and `nodes` are less similar
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
     """Return a help line for the unknown key `name`: the sections that have this key, or its name in recipes. None if
-    there are none, or if `name` is more likely a misspelling of `near`, the most similar key that is allowed there.
-    Slow, because the keys of all optimizers are read: call it only if there is a mistake."""
-    from difflib import SequenceMatcher  # which only mistakes need
+    there are none, or if `name` is probably a misspelling of `near`, the most similar key that is allowed there. Call
+    it only for mistakes: it is slow, because it reads the keys of all optimizers.
+    """
+    from difflib import SequenceMatcher  # imported only for mistakes
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None

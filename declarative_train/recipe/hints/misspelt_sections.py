@@ -1,5 +1,6 @@
-"""Misspelt names of sections. An unknown top-level key is read as the section whose name is similar: errors inside are
-then reported in the same pass, and the section is not reported as missing. The key itself is reported as unknown."""
+"""Misspelt names of sections. An unknown top-level key is read as the section whose name is similar, so that errors
+inside are reported too, and the section is not reported as missing. The key itself is reported as unknown.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from declarative_train.source.node import Entry, Mapping, Scalar
 
 
 def rename_misspelt_sections(root: Mapping) -> Mapping:
-    """Return `root`, the recipe, with each misspelt top-level key replaced by the name of the similar section, if at
-    least half of the keys inside belong to that section."""
+    """Return the recipe `root` with the correct names of misspelt sections. A key counts as a misspelt section if its
+    name is similar and at least half of the keys inside belong to that section.
+    """
     taken = {entry.name for entry in root}
     entries: list[Entry] = []
     for entry in root:

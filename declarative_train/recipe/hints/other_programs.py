@@ -9,7 +9,7 @@ from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.source.checks.yaml_values import not_a_recipe
 from declarative_train.source.node import Mapping
 
-MADE: tuple[tuple[frozenset[str], str, str], ...] = (  # keys that tell it, what it is, what to do with it
+MADE: tuple[tuple[frozenset[str], str, str], ...] = (  # (keys of a file, what it is, what to do with it)
     (
         frozenset({"version", "dtrain_version", "fingerprint"}),
         "a plan",
@@ -19,8 +19,8 @@ MADE: tuple[tuple[frozenset[str], str, str], ...] = (  # keys that tell it, what
     (frozenset({"sha256", "fingerprint", "files"}), "a checkpoint's list", "`dtrain predict {folder} INPUT` uses it"),
     (frozenset({"$schema", "$defs"}), "a JSON schema", "it is for editors; pass a recipe: a YAML file"),
 )
-COMMON = frozenset({"description", "meta", "name", "plugins", "seed", "vars", "version"})  # of other programs, too
-SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site_name`, `validation`
+COMMON = frozenset({"description", "meta", "name", "plugins", "seed", "vars", "version"})  # other files have them too
+SLIPS = 0.4  # share of keys that may be similar to a recipe's key by chance: `site_name`, `validation`
 
 
 def diagnose_other_file(root: Mapping) -> Diagnostic | None:
@@ -33,7 +33,7 @@ def diagnose_other_file(root: Mapping) -> Diagnostic | None:
         if tell <= set(keys):
             names = {"path": span.path, "folder": os.path.dirname(span.path) or ".", "recipe": _find_recipe_name(root)}
             return not_a_recipe(span, what, hint.format(**names))
-    own = [key for key in keys if key not in COMMON]  # one of them, next to `name`, may be a misspelt section
+    own = [key for key in keys if key not in COMMON]  # a single one may be a misspelt section
     if not own or len(own) < len(keys) < 3 or any(_is_recipe_word(key) for key in own):
         return None
     if len([key for key in own if _is_near(key)]) > len(own) * SLIPS:
@@ -48,7 +48,7 @@ def _is_recipe_word(key: str) -> bool:
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for
-    from declarative_train.recipe.sections.top import Top  # which the merge rules come before
+    from declarative_train.recipe.sections.top import Top  # imported here: the merge rules import this module
 
     if key in Top.model_fields:
         return True

@@ -21,8 +21,8 @@ from declarative_train.recipe.hints.value_hints import WORDS_FOR_VALUES, ValueHi
 from declarative_train.recipe.sections.section import models_in
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, find, to_value
 
-_SHORT = (("precision", "compute"), ("activation_checkpointing", "policy"))  # words in the place of a mapping
-_KINDS = {  # pydantic's error type -> what the key takes
+_SHORT = (("precision", "compute"), ("activation_checkpointing", "policy"))  # mappings with a short form
+_KINDS = {  # pydantic's error type -> expected value, in words
     "int_type": "an integer",
     "int_from_float": "an integer",
     "int_parsing": "an integer",
@@ -53,25 +53,29 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Error of pydantic with its place in the recipe. `node`: the deepest YAML node on the way to the value, usually
-    the value itself. `path`: the keys from the mapping that was validated to this node. If the value may have several
-    forms (a pydantic union), `union` is the path of that value, and `branch` names the form to which this error
-    belongs. `rest`: the parts of pydantic's location below `node`."""
+    """Error of pydantic with its place in the recipe.
+
+    `node`: the deepest YAML node on the way to the value, usually the value itself. `path`: the keys from the mapping
+    that was validated to this node. `rest`: the parts of pydantic's location below this node. `union`, `branch`: only
+    if the value may have several forms (a pydantic union); the path of the value, and the form to which this error
+    belongs.
+    """
 
     error: Any
     node: Node
     span: Span  # of the value
-    key_span: Span  # of the key that holds it
+    key_span: Span  # of its key
     path: tuple[str | int, ...]
-    union: tuple[str | int, ...] | None  # path of the union that it is a branch of
+    union: tuple[str | int, ...] | None
     branch: str
-    rest: tuple[str | int, ...]  # parts of the location below the deepest node
+    rest: tuple[str | int, ...]
 
 
 class Reading(NamedTuple):
-    """Mapping that was validated and how: arguments of `validate.validate` that the messages need. `where`: name of
-    the mapping in messages. `extra_known`: keys to suggest in addition to those of `model`. `elsewhere`: function that
-    returns a hint on an unknown key, given the key and the most similar allowed key."""
+    """Arguments of `validate.validate` that messages need. `node`: the mapping. `where`: its name in messages.
+    `extra_known`: keys to suggest in addition to those of `model`. `elsewhere`: function (unknown key, most similar
+    allowed key or None) that returns a hint, or None.
+    """
 
     node: Mapping
     where: str
@@ -82,16 +86,18 @@ class Reading(NamedTuple):
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
     """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping as pydantic received it,
-    without entries that have errors of their own. `place`: span at which missing keys are reported. `reading`: how the
-    mapping was read, for the messages."""
+    without entries that have errors of their own. `place`: span at which missing keys are reported. `reading`: the
+    arguments of `validate`.
+    """
     problems = _drop_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _drop_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors without those that only follow from another error or are reported by a rule: a missing key
-    that is present under a misspelt name; a list that is too short because one of its items is wrong; a short form
-    next to the long form of the same section."""
+    """Return the errors that should be reported. Left out are: a missing key that is present under a misspelt name; a
+    list that is too short because one of its items is wrong; and a short form next to the long form, which a rule
+    reports.
+    """
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -138,9 +144,12 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return one item for each mistake. A value that may have several forms has errors for each form: keep those of
-    the form with the fewest errors inside the value. If no form fits at all, such as text for a number or a list, the
-    item is the list of the errors of all forms."""
+    """Return one item for each mistake: an error, or a list of errors.
+
+    If a value may have several forms, pydantic gives errors for each form. The result has those of the form with the
+    fewest errors inside the value. If the value has none of the forms (text for a number or a list), the item is the
+    list of all its errors.
+    """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -173,7 +182,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     error, kind = problem.error, problem.error["type"]
     if error["loc"][-1:] == ("[key]",):
         return bad_name(problem.key_span, str(error["loc"][-2]), f"an entry of `{_join_path(problem.path[:-1])}`")
-    # a word in the place of a mapping was written out for its reader: the user knows it by the key above
+    # The long form of `precision: bf16` has a key `compute` that the user did not write, so `precision` is named.
     is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
     name = _join_path(problem.path[:-1] if is_short else problem.path)
     inside = where if not problem.path else f"`{name}`"
@@ -211,7 +220,7 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     known = [*_list_keys(reading.model, parent), *(reading.extra_known if not parent else ())]
     holder = find(reading.node, parent)
     entries = holder.entries if isinstance(holder, Mapping) else ()
-    present = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
+    present = {entry.name for entry in entries if entry.key.span.path == span.path}  # without the keys of a base recipe
     word, note = OTHERWISE.get(key, ("", ""))
     if word in known:
         return unknown_key(span, key, where, known, f"its name here is `{word}`, {note}")
@@ -260,8 +269,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of its allowed forms; the message names these forms. `problems`:
-    the errors of the forms. `where`: name of the mapping in the message, if the value is the whole mapping."""
+    """Return the diagnostic for a value that has none of its allowed forms, with a message that names these forms.
+    `problems`: the errors of the forms. `where`: name of the mapping in the message, if the value is the whole mapping.
+    """
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:

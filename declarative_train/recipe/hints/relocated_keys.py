@@ -50,7 +50,7 @@ _BEST = "`checkpoint: {best: {metric: validation/accuracy, mode: max}}` keeps th
 _STOPPED = "`training.early_stop: {metric: validation/loss, mode: min, patience: 5 epochs}`"
 _ONE_CYCLE = "`training: {epochs: 5, lr_schedule: {type: one_cycle}}`"
 _STRATIFIED = "`data.split: {validation: {type: stratified, fraction: 0.2, column: label}}`"
-_CHANGED = {  # changes of pictures
+_CHANGED = {  # keys for changes of pictures
     **dict.fromkeys(("mixup", "mixup_alpha"), "`data.transforms: [{type: mixup, labels: [FIELD]}]`"),
     **dict.fromkeys(("cutmix", "cutmix_alpha"), "`data.transforms: [{type: cutmix, labels: [FIELD]}]`"),
     **dict.fromkeys(
@@ -145,7 +145,7 @@ ANYWHERE = {
     "dataloader": "its keys are in `data`: `shuffle`, `workers`, `last_batch`",
 }
 _NORMALIZED = "`data.transforms` does it: `- {type: normalize, fields: [image], mean: [0.5], std: [0.25]}`"
-IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
+IN_SECTIONS: dict[str, dict[str, str]] = {  # name of the section in messages -> {key: hint}
     "the recipe": {
         **dict.fromkeys(("include", "base", "_base_", "defaults", "imports", "config", "hydra"), _BASES),
         **dict.fromkeys(("tags", "notes", "description"), _NOTES),
@@ -170,7 +170,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         "streaming": "rows are read when they are needed: remove it",
         "cache": "rows are read when they are needed: remove it",
     },
-    "`data.split`": {  # in place of names of sets
+    "`data.split`": {  # written instead of names of sets
         **dict.fromkeys(("test_size", "test_split"), "`{test: 0.2}`: a name of the set, and its share"),
         **dict.fromkeys(
             ("valid_pct", "val_size", "valid_size", "val_split", "validation_split", "fraction"),
@@ -257,7 +257,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     },
 }
 
-MODES = {  # of parallelism, by letters alone
+MODES = {  # modes of parallelism; keys in lower case, without other characters
     **dict.fromkeys(("deepspeed", "zero1", "zero2"), ZERO),
     **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _LAYERS),
     **dict.fromkeys(("hsdp", "hybridshard"), "`parallelism: {data: {replicate: 2, shard: all}}`: copies of shards"),
@@ -266,6 +266,7 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """Return the hint for the unknown key `key`; None if there is none. `where`: name in messages of the mapping that
-    has the key."""
+    """Return the hint for the unknown key `key`; None if there is none. `where`: name of the mapping that has the key,
+    as in messages.
+    """
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

@@ -1,5 +1,6 @@
-"""Hints for values of a wrong type, if the right value is certain: booleans of YAML 1.1 such as `yes`, or quotes that
-are missing or superfluous."""
+"""Hints for values of a wrong type, if it is certain what was meant: booleans of YAML 1.1 such as `yes`, or quotes that
+are missing or superfluous.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 _ALL = ("all", "auto", "max", "-1")
 _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
-WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # by key: words of other tools that are no values here
+WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # key -> {value that other tools allow: hint}
     "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; `dtrain doctor` counts them; the plan needs it"),
     "gpus_per_node": dict.fromkeys(_ALL, "write the number of each node: `gpus_per_node: 8`"),
     "nodes": dict.fromkeys(_ALL, "write the number, `nodes: 4`, or a range, `nodes: 1..4`"),
@@ -54,7 +55,7 @@ WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # by key: words of other tools 
     "workers": {"auto": "write the number of loader processes per rank: `workers: 2`; with 0 the rank reads by itself"},
 }
 _NO_BATCH = "`B` is the batch, and only allowed at the start of a shape"
-_FOR_THE_BATCH = {  # by key
+_FOR_THE_BATCH = {  # key -> hint
     "dim": "the batch cannot be selected: the first dimension of a sample is 1, the last is -1",
     "dims": "in an order the batch is 0, and the first: [0, 2, 1]",
     "shape": "this is a shape without the batch: remove it",

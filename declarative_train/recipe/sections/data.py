@@ -1,4 +1,6 @@
-"""Section `data`: the source gives rows, fields are the named tensors of a sample, sets are parts of the rows."""
+"""Section `data`: the source of rows, the fields (named tensors of a sample, made from columns) and the sets (parts of
+the rows, such as `validation`).
+"""
 
 from typing import Annotated, Literal
 
@@ -33,26 +35,31 @@ class DataSection(Section):
     fields: dict[str, Field]
     """The named tensors of a sample; the default is `type: tensor`."""
     transforms: tuple[Transform, ...] = ()
-    """Changes of pictures, in order, made when a sample is read: after decoding, `mode` and `size`."""
+    """Changes of pictures, applied in this order when a sample is read, after the picture was decoded, converted to its
+    `mode` and resized to its `size`.
+    """
     split: dict[str, Split] = {}
-    """Sets by name; the remaining rows are the training set. A number is the short form of a random fraction."""
+    """Sets by name, such as `{validation: 0.2}`; the remaining rows are the training set. A number is the short form of
+    a random fraction.
+    """
     window: Window | None = None
     """Samples are slices of consecutive rows; left out: one row each."""
     shuffle: bool = True
     """Whether the training set has another order in each epoch; other sets keep the order of the file."""
     shuffle_window: Rows | None = None
-    """Number of samples in memory that are shuffled together, over all ranks, if files are read in blocks (row groups,
-    record batches). Left out: all samples if the set fits in memory (up to 2 GiB), else 512 MiB of them.
+    """For files that are read in blocks (row groups, record batches): number of samples in memory, over all ranks, that
+    are shuffled together. Left out: all samples if the set fits in memory (up to 2 GiB), else 512 MiB of them.
     """
     shuffle_streams: Annotated[int, Bounds(ge=1, le=1 << 16)] | None = None
-    """Number of streams in which such a set is read, each by as few ranks as possible; the order depends on it. Left
-    out: up to 32, as many as the blocks in `shuffle_window` allow.
+    """For files that are read in blocks: number of streams in which they are read, each by as few ranks as possible.
+    The order of the samples depends on this number. Left out: up to 32, as many as the blocks in `shuffle_window`
+    allow.
     """
     workers: Annotated[int, Bounds(ge=0)] = 0
-    """Loader processes per rank."""
+    """Number of loader processes per rank."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """For a row that cannot be parsed, lacks a value, or has a picture that cannot be decoded: `error` ends the run;
-    `skip` leaves it out, and the run counts and lists it in `skipped_rows.jsonl`.
+    """What happens with a row that cannot be parsed, lacks a value, or has a picture that cannot be decoded: `error`
+    ends the run; `skip` leaves the row out, counts it, and lists it in `skipped_rows.jsonl`.
     """
     last_batch: Literal["keep", "drop"] = "keep"
     """Whether the last, partial batch of an epoch is used."""

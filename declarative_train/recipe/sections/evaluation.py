@@ -14,13 +14,13 @@ class Evaluation(Section):
     """Evaluation of the model: how often, and on which sets."""
 
     every: Progress | None = None
-    """How often, such as `1 epoch`; left out: at the end of the run, and every epoch if `training.early_stop` or
-    `checkpoint.best` need a metric.
+    """How often the model is evaluated, such as `1 epoch`; left out: every epoch if `training.early_stop` or
+    `checkpoint.best` needs a metric, else at the end of the run.
     """
     sets: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] | None = None
-    """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
+    """Names from data.split; left out: all sets but `test`, which is evaluated once at the end, on the best weights."""
     max: Samples | None = None
-    """At most this much of each set, such as `10000 samples`; left out: all of it."""
+    """Largest number of samples of each set to evaluate, such as `10000 samples`; left out: all."""
     weights: Literal["trained", "ema"] = "trained"
     """Weights to evaluate: the trained ones, or their moving average (`training.ema`)."""
     batch_size: Count | None = None

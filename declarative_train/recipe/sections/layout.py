@@ -23,24 +23,23 @@ class Layout(Section):
     gpus: Count | Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
     """Number of GPUs of one node, or their indices: 2, or [0, 3]."""
     nodes: Count | Annotated[str, Field(pattern=r"^[1-9]\d*\.\.[1-9]\d*$")] | None = None
-    """The number of nodes; with gpus_per_node, instead of gpus. A range such as 1..4: the run uses as many of them as
-    there are, with the same global batch, and the estimates are for the most.
+    """The number of nodes; set it together with gpus_per_node, instead of gpus. With a range such as 1..4, the run uses
+    as many of these nodes as there are, with the same global batch; estimates are for the largest number.
     """
     gpus_per_node: Count | None = None
     """The number of GPUs on each node."""
     max_restarts: Annotated[int, Field(ge=0)] | None = None
-    """How often the ranks are started again without progress after a rank or a node was lost; restarts after which a
-    newer checkpoint was written are not counted. 0: never, the default for a fixed number of nodes; for a range it is
-    3.
+    """How often the ranks may be started again after a rank or a node was lost. A restart after which a newer
+    checkpoint was written is not counted. Left out: 0 (never) for a fixed number of nodes, 3 for a range.
     """
     device: Literal["auto", "cuda", "cpu", "mps"] = "auto"
-    """auto: CUDA, or the same ranks on the CPU if there is no GPU at all; with too few GPUs the run fails. mps: Apple's
-    GPU, for `single` in fp32.
+    """auto: CUDA, or the CPU with the same number of ranks if there is no GPU at all (with too few GPUs the run fails).
+    mps: Apple's GPU, only for `single` in fp32.
     """
 
     hardware: Annotated[str, Field(json_schema_extra=_add_hardware)] | None = None
-    """Hardware for the estimates of `plan` and `auto`, such as h100-sxm; it need not be present. All: `dtrain
-    list hardware`.
+    """Hardware for the estimates of `plan` and `auto`, such as h100-sxm; this machine need not have it. `dtrain list
+    hardware` prints all names.
     """
 
     @field_validator("nodes")
@@ -51,8 +50,8 @@ class Layout(Section):
         return nodes
 
     calibration: str | None = None
-    """File of `dtrain calibrate` with figures of a machine for the estimates, relative to the recipe. With it, times
-    are estimated for CPUs too.
+    """File that `dtrain calibrate` wrote, with measured speeds of a machine for the estimates; relative to the recipe.
+    With it, times are estimated for CPUs too.
     """
 
     @property

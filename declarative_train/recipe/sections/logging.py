@@ -13,7 +13,9 @@ RUNS = "runs"
 
 
 def _check_folder(folder: str) -> str:
-    """Return the folder. Raises ValueError for `memory://...`, whose content is lost when the process ends."""
+    """Return the name of a folder unchanged. Raises ValueError for `memory://...`, whose content is lost when the
+    process ends.
+    """
     if folder.startswith("memory:"):
         raise ValueError(f"`{folder}` is memory of one process: use a folder, or a URL such as s3://bucket/runs")
     return folder
@@ -23,7 +25,7 @@ class TensorBoard(Section):
     """TensorBoard: event files in the run's folder."""
 
     pictures: bool = True
-    """Whether evaluations of classes (up to 40) also write a confusion matrix and a few samples."""
+    """Whether evaluations of a model with up to 40 classes also write a confusion matrix and a few samples."""
 
 
 class Csv(Section):
@@ -66,29 +68,30 @@ class Sinks(Section):
     allowed too.
     """
 
-    # for editors that know the schema alone: a plugin may bring others
+    # The schema allows other names, because a plugin may define sinks.
     model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "object"}})
 
     tensorboard: TensorBoard | None = None
     """TensorBoard's event files."""
     csv: Csv | None = None
-    """A table, metrics.csv: a row for each logged step and each evaluation."""
+    """A table, metrics.csv, with a row for each logged step and each evaluation."""
     jsonl: Jsonl | None = None
-    """JSON lines, events.jsonl: every run writes them, so alone it means no other sink."""
+    """JSON lines in events.jsonl. Every run writes this file, so `jsonl` alone means that there is no other sink."""
     mlflow: Mlflow | None = None
-    """MLflow, with the package `declarative_train[mlflow]`."""
+    """MLflow; needs the package `declarative_train[mlflow]`."""
     wandb: Wandb | None = None
-    """Weights & Biases, with the package `declarative_train[wandb]`."""
+    """Weights & Biases; needs the package `declarative_train[wandb]`."""
 
 
 class Logging(Section):
     """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
     dir: Annotated[str, AfterValidator(_check_folder)] = RUNS
-    """The folder of all runs, relative to the working directory; or a URL, such as s3://bucket/runs: then runs are
-    written to `runs` and copied to the URL, which also has their checkpoints."""
+    """The folder of all runs, relative to the working directory; or a URL, such as s3://bucket/runs. With a URL, runs
+    are written to the local folder `runs` and copied to the URL, and their checkpoints are at the URL.
+    """
     every: Progress = Duration(10, "steps")
-    """How often loss, metrics and speed of the training are written."""
+    """How often the loss, the metrics and the speed of the training are logged."""
     sinks: Sinks = Sinks(tensorboard=TensorBoard())
     """Sinks in addition to the terminal and events.jsonl; if given, they replace TensorBoard."""
 

@@ -18,25 +18,26 @@ class WeightsSection(Section):
     """Start values from a file or from a run."""
 
     path: str
-    """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
-    checkpoint, else its last."""
+    """A safetensors or torch file, the index of several files (`model.safetensors.index.json`), or a run directory. Of
+    a run, the best checkpoint is used, else the last.
+    """
     format: Format = None
-    """Format of a published model, for a node of the matching block. `huggingface`: `path` is its folder (config.json,
-    model.safetensors or its shards; transformers' or timm's), or its hub id in the cache of huggingface-hub. `timm` and
-    `torchvision`: `path` is a file with its tensors, under their names there.
+    """Format of a published model, if the node is the matching block. `huggingface`: `path` is the model's folder
+    (config.json and model.safetensors or its shards, from transformers or timm), or its hub id in the cache of
+    huggingface-hub. `timm` and `torchvision`: `path` is a file of tensors that have the names of that library.
     """
     rename: dict[str, str] = {}
-    """Prefixes of names in the file, and their replacements, or `drop` to remove them:
-    {"encoder.blocks.": "layers.", "head.": drop}. With `*` or `{a,b}` a selector: {"h.*.attention": "layers.*.attn"}
-    keeps the rest of the name, and {"{query,key,value}": qkv} joins tensors by rows.
+    """{prefix of names in the file: its replacement, or `drop` to leave these tensors out}, such as {"encoder.blocks.":
+    "layers.", "head.": drop}. A key with `*` or `{a,b}` is a selector: {"h.*.attention": "layers.*.attn"} keeps the
+    rest of the name, and {"{query,key,value}": qkv} joins tensors by rows.
     """
     exclude: tuple[str, ...] = ()
-    """Selectors of parameters, by names below the node, that keep their own start values: [logits] for a head of
+    """Selectors of parameters that keep their own start values, by names below the node, such as [logits] for a head of
     another size. Their tensors in the file are not read.
     """
     statistics: Literal["run", "data"] = "run"
-    """Origin of the statistics and class numbers of the fields that these parameters read, and of their targets: `run`,
-    the run of the weights (a file of tensors has none); `data`: computed from the training rows.
+    """Origin of the statistics and class numbers of the fields that these parameters read, and of the targets. `run`:
+    the run that trained the weights (a file of tensors has none). `data`: computed from the training rows.
     """
 
 
@@ -44,12 +45,13 @@ class ModelSection(Section):
     """The model: its graph, its blocks, start values, and settings of its parameters."""
 
     graph: dict[str, Any]
-    """Nodes by name; the order is the default wiring."""
+    """Nodes by name. A node without `input` reads the node above it."""
     blocks: dict[str, Any] = {}
-    """Components written in the recipe language, by name."""
+    """Blocks by name: graphs that nodes can use like a layer."""
     weights: dict[str, WeightsSection] = {}
-    """Start values by node: `{backbone: PATH}`, or a mapping with `path` below the node. A path alone, or a mapping
-    with `path`: for the whole model.
+    """Start values from files or runs, by node: `{backbone: PATH}`, or `{backbone: {path: PATH, ...}}`. A path alone,
+    or a mapping with `path`, is for the whole model.
     """
     parameters: dict[str, ParameterSettings] = {}
-    """Settings for the parameters that a selector matches; later entries win key by key."""
+    """Settings for the parameters that a selector matches. If several selectors set the same key, the last one counts.
+    """

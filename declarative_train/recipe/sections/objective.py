@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 from declarative_train.components.component import Loss, Metric
 from declarative_train.recipe.sections.section import Section
 
-_LARGEST = 3.4e38  # that float32 holds, in which losses are added up
+_LARGEST = 3.4e38  # the largest float32; losses are added up in float32
 
 
 def _check_weight(weight: float) -> float:
@@ -25,11 +25,11 @@ class LossTerm(Section):
 
     component: Loss
     input: str
-    """The tensor to judge: a node, or node.output."""
+    """The tensor whose values are judged: a node, or node.output."""
     target: str | None = None
     """The expected values: usually a field."""
     mask: str | None = None
-    """Elements that count: bool, or a weight for each; computed from fields alone."""
+    """Which elements count: a tensor of bool, or of a weight for each element. It may depend on fields only."""
     weight: Annotated[float, AfterValidator(_check_weight)] = 1.0
     """The factor of this term in the total loss."""
 
@@ -43,13 +43,13 @@ class MetricTerm(Section):
 
     component: Metric
     of: str | None = None
-    """The loss term whose input, target and mask it uses; with one loss it may be left out."""
+    """The loss term whose input, target and mask the metric uses. It may be left out if there is only one loss."""
     input: str | None = None
-    """The tensor to judge, instead of `of`."""
+    """The tensor whose values are judged, instead of `of`."""
     target: str | None = None
     """The expected values, instead of those of `of`."""
     mask: str | None = None
-    """Elements that count."""
+    """Which elements count, instead of the mask of `of`."""
 
 
 class ObjectiveSection(Section):

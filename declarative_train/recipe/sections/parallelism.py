@@ -25,13 +25,14 @@ class DataAxes(Section):
     that the other axes do not use."""
 
     replicate: Size | None = None
-    """Ranks that each hold a whole copy, of the model or of all its shards; gradients are averaged."""
+    """Number of copies of the model or, with `shard`, of all shards together. Gradients are averaged over the copies.
+    """
     shard: Size | None = None
-    """Ranks that each hold a part of every parameter, gradient and optimizer state."""
+    """Number of ranks that share every parameter, gradient and optimizer state: each holds a part of each."""
     reshard: bool | Annotated[int, Field(ge=2)] | None = None
-    """For shards, between forward and backward: true (the default) frees the gathered parameters, false keeps them,
-    which saves a gather and takes their memory, a number spreads them over this number of neighbours, such as the GPUs
-    of a node. The stages of a pipeline keep them.
+    """What happens to the gathered parameters between forward and backward. true (the default): they are freed. false:
+    they are kept, which saves a gather but takes memory; a pipeline always does this. A number: they are divided over
+    so many neighbouring ranks, such as the GPUs of a node.
     """
 
     @property
@@ -42,16 +43,16 @@ class DataAxes(Section):
 
 
 class PipelineAxis(Section):
-    """A pipeline: the model is divided into stages, and microbatches pass through them. Its ranks are those that the
-    other axes do not use; each has one or more stages.
+    """A pipeline: the model is divided into stages, and microbatches pass through them. The pipeline uses all ranks
+    that the other axes do not use; each rank has one or more stages.
     """
 
     stages: Annotated[int, Field(ge=2)]
     """Number of stages of the model."""
     schedule: Schedule = "1f1b"
-    """Order in which each rank works on its microbatches."""
+    """Order in which a rank computes the forwards and backwards of its microbatches."""
     microbatches: Count
-    """Parts in which the batch of one pipeline passes through the stages, per accumulation step."""
+    """Number of microbatches into which the rows of one accumulation step are divided."""
     cut_before: tuple[str, ...] | Literal["auto"] = "auto"
     """The first node of each stage except the first, such as [layers.4, layers.8]; auto: stages of equal cost."""
 
@@ -68,7 +69,9 @@ class TensorAxis(Section):
     size: Annotated[int, Field(ge=2)]
     """Number of ranks."""
     sequence: bool = False
-    """Divide the tokens of a sequence between the divided layers too, which saves the memory of their activations."""
+    """Also divide the tokens of each sequence over these ranks, between the divided layers. This saves memory of
+    activations.
+    """
 
 
 class ContextAxis(Section):
@@ -78,9 +81,9 @@ class ContextAxis(Section):
     size: Annotated[int, Field(ge=2)]
     """Number of ranks; the length of the sequences must be a multiple of twice this number."""
     keys: Literal["gathered", "ring"] = "gathered"
-    """How attention gets the keys and values of other ranks: `gathered` before a layer's attention, which takes the
-    memory of all positions for one layer, or in a `ring`, those of one rank at a time, which is slower: torch's fused
-    kernels are not used. Layers with dropout gather them.
+    """How attention gets the keys and values of other ranks. `gathered`: all at once before the attention of a layer,
+    which takes the memory of all positions for one layer. `ring`: those of one rank at a time, which is slower, because
+    torch's fused kernels are not used. Layers with dropout use `gathered` in any case.
     """
 
 
@@ -88,7 +91,7 @@ class Axes(Section):
     """Axes of parallelism, with one rank per device. A recipe without axes runs one process on one device."""
 
     data: DataAxes | None = None
-    """The axes whose ranks take different rows of a batch."""
+    """The axes whose ranks process different rows of a batch."""
     pipeline: PipelineAxis | None = None
     """The axis whose ranks hold different stages of the model."""
     context: ContextAxis | None = None
@@ -97,7 +100,8 @@ class Axes(Section):
     """The axis whose ranks share each layer: a number of ranks, or `{size: 8, sequence: true}`."""
     expert: Annotated[int, Field(ge=2)] | None = None
     """The axis whose ranks share the experts of each layer `moe`, and of a model of transformers: a number of ranks.
-    They read different rows, and send them to the ranks of the chosen experts."""
+    The ranks read different rows, and send each row to the ranks that have the experts chosen for it.
+    """
     scatters: ClassVar[bool] = False
 
     @property
@@ -138,9 +142,9 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of the key `reshard`, or its default: whether ranks free the gathered parameters after the forward
-        pass; a number as in torch's `fully_shard`. None if nothing is sharded. False in a pipeline, whose stages keep
-        the gathered parameters for a whole step.
+        """Value of the key `reshard`, or its default True: whether ranks free the gathered parameters after the forward
+        pass. A number has the meaning that it has in torch's `fully_shard`. None if nothing is sharded. False in a
+        pipeline, whose stages keep the gathered parameters for a whole step.
         """
         if self.data is None or self.data.shard is None:
             return None
@@ -245,10 +249,10 @@ Parallelism = Axes | Dp
 DEFAULT = Axes
 
 WORDS = ("auto", "ddp", "dp", "fsdp", "pipeline", "single")
-AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are no product of axes
+AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # without `auto` and `dp`, which have no axes
     "ddp": {"data": {"replicate": "all"}},
     "fsdp": {"data": {"shard": "all"}},
-    "pipeline": {"pipeline": {}},  # whose stages and microbatches have no default
+    "pipeline": {"pipeline": {}},  # `stages` and `microbatches` have no default
     "single": {},
 }
 

@@ -17,20 +17,22 @@ class ParameterSettings(Section):
     """
 
     frozen: bool | None = None
-    """No gradient, and evaluation behaviour of the layers (dropout off, running statistics fixed)."""
+    """Whether these parameters get no gradient, and their layers behave as in evaluation (dropout off, running
+    statistics fixed).
+    """
     lr_scale: Annotated[float, Field(ge=0)] | None = None
     """A factor on the learning rate of these parameters."""
     weight_decay: Annotated[float, Field(ge=0)] | None = None
-    """Weight decay, instead of the optimizer's own."""
+    """Weight decay of these parameters, instead of the optimizer's."""
     init: Init | None = None
     """Start values of these parameters, instead of the layer's own rule."""
     tie: str | None = None
     """The name of the parameter whose values these share: `logits.weight: {tie: embed.weight}`."""
     optimizer: Optimizer | None = None
-    """Optimizer, instead of training.optimizer."""
+    """Optimizer of these parameters, instead of training.optimizer."""
     storage: StorageName | None = None
-    """Storage of frozen weights of linear maps and embeddings: `bf16`, `int8` or `nf4` (QLoRA); default: float32. They
-    are unpacked when they are used.
+    """Storage of frozen weights of linear maps and embeddings: `bf16`, `int8` or `nf4` (QLoRA); left out: float32.
+    Stored weights are unpacked when they are used.
     """
     cut: Literal["whole"] | None = None
     """`whole`: the ranks of the `tensor` axis do not divide these parameters."""

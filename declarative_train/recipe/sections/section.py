@@ -23,16 +23,16 @@ class Section(BaseModel):
     )
 
     inline: ClassVar[str | None] = None
-    """Field that takes every key which the section itself does not have: the component of a loss term, whose keys are
-    in the same mapping as `input` and `weight`.
+    """Name of the field that gets all keys which the section itself does not have, or None. In a loss term, it is the
+    loss component, whose keys are in the same mapping as `input` and `weight`.
     """
     short_forms: ClassVar[tuple[str, ...]] = ()
-    """Keys that are expanded before the section is read (`recipe/merge_rules.py`)."""
+    """Keys that are replaced by their long forms before the section is read (`recipe/merge_rules.py`)."""
 
 
 def with_pack_keys(name: str, section: type[Section]) -> Any:
     """Return the class of a section with the keys that packs add to it. `name`: name of the section; `section`: its
-    class. Raises PackError.
+    class without these keys. Raises PackError.
     """
     more = tuple(load(pack.keys[name]) for pack in find_packs().values() if name in pack.keys)
     if not more:

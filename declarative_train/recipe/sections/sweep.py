@@ -33,15 +33,15 @@ class Sweep(Section):
     (extra `optuna`).
     """
     over: Annotated[dict[str, Any], WithJsonSchema(_OVER)]
-    """Settings to try, by the paths of `--set`: a list of values, or a range `{low, high, log, step}` (not with
-    `grid`). If both ends are whole numbers, so are the points.
+    """{path of a setting, as in `--set`: its values}. The values are a list, or a range `{low, high, log, step}` (not
+    with `grid`). If both ends of a range are whole numbers, so are the points.
     """
     metric: str | None = None
-    """Metric that compares the points, such as `validation/accuracy`; left out: that of `checkpoint.best` or
+    """Metric by which points are compared, such as `validation/accuracy`; left out: that of `checkpoint.best` or
     `early_stop`, else the first metric of the first evaluated set, else the loss.
     """
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; left out: as the metric defines it."""
+    """Whether smaller (`min`) or larger (`max`) values are better; left out: as the metric defines it."""
     trials: Count | None = None
     """Number of points (`random`, `optuna`)."""
     seed: Annotated[int, Field(ge=0)] | None = None
@@ -49,4 +49,4 @@ class Sweep(Section):
     sampler: Literal["tpe", "random", "cmaes"] | None = None
     """How `optuna` chooses points: https://optuna.readthedocs.io/en/stable/reference/samplers/; left out: `tpe`."""
     pruner: Literal["none", "median", "hyperband"] | None = None
-    """How `optuna` ends points early, by their evaluations during the run; left out: `none`."""
+    """How `optuna` stops the runs of poor points early, by their evaluations; left out: `none`."""

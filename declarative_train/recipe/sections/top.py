@@ -38,22 +38,21 @@ class Head(Section):
     requires: str | None = None
     """Versions of dtrain for this recipe, such as `dtrain>=0.1`."""
     language: Annotated[int, WithJsonSchema({"enum": list(LANGUAGES)})] = 1
-    """The number of the recipe language, which decides the meaning of a recipe. Left out: 1, also when a newer number
-    exists."""
+    """Number of the recipe language, which decides what the keys mean. Left out: 1, even if there is a newer number."""
     extends: str | tuple[str, ...] | None = None
-    """Base recipes, merged left to right, this file last; paths are relative to this file."""
+    """Base recipes, relative to this file. They are merged from left to right, then this file is merged over them."""
     fragment: bool = False
-    """This file is a part for `extends` or `--with`: it can be linted, but not run."""
+    """Whether this file is a part for `extends` or `--with`, which can be linted but not run."""
     name: Annotated[str, AfterValidator(_of_a_folder), WithJsonSchema(_NAME_SCHEMA)] | None = None
     """Name of the run directory; left out: the file's name without its ending."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of start values, data order and every random draw."""
     vars: dict[str, Any] = {}
-    """Free names for templates: `{{ vars.hidden }}`."""
+    """Variables for templates: `{{ vars.hidden }}`."""
     meta: dict[str, Any] = {}
-    """Free-form notes; never checked."""
+    """Notes in any form, which are not checked."""
     plugins: tuple[str, ...] = ()
-    """Python files with more components, relative to this file. `lint` reads them without importing."""
+    """Python files that define more components, relative to this file. `lint` reads them without importing them."""
 
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Top(Head):
     model: ModelSection
     objective: ObjectiveSection
     training: Training
-    # the factory: a model is built when it is first made, not when this file is imported
+    # With a factory, pydantic builds the class of a section at its first use, not when this file is imported.
     evaluation: ExtendedEvaluation = Field(default_factory=ExtendedEvaluation)
     parallelism: Parallelism | Auto = Field(default_factory=DEFAULT)
     layout: Layout = Field(default_factory=Layout)

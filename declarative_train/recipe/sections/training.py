@@ -22,9 +22,8 @@ class LrScheduleSection(Section):
 
     component: LrSchedule
     warmup: Progress | None = None
-    """Duration in which the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. It rises linearly:
-    of N steps the n-th has the factor n / (N + 1), so that the first step already trains and the step after them has
-    1.
+    """Duration in which the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. The rise is linear:
+    step n of N has the factor n / (N + 1), so that the first step already trains and step N + 1 has the factor 1.
     """
 
 
@@ -40,32 +39,36 @@ class EarlyStop(Section):
     metric: str
     """Metric to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
     mode: Literal["min", "max"]
-    """Whether less or more is better."""
+    """Whether smaller (`min`) or larger (`max`) values are better."""
     patience: Progress
-    """How long to wait for a better value, such as `3 epochs`."""
+    """How long the run continues without a better value, such as `3 epochs`."""
 
 
 class Ema(Section):
-    """Moving average of each trained parameter. After each step it is average x d + parameter x (1 - d), with d =
+    """Moving average of each trained parameter. Each step sets average = d x average + (1 - d) x parameter, with d =
     min(decay, (1 + step) / (10 + step)); steps are counted from 1.
     """
 
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
-    """Part of the average that a step keeps: it averages about 1 / (1 - decay) steps; fewer at the beginning."""
+    """Share of the old average that remains after a step. The average covers about 1 / (1 - decay) steps, fewer at the
+    beginning.
+    """
 
 
 class Precision(Section):
-    """Precision of computation, and of the gradients that ranks exchange. docs/precision.md has the whole table."""
+    """Precision of the computation, and of the gradients that ranks exchange (docs/precision.md)."""
 
     compute: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
-    """Precision of forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
+    """Precision of forward and backward. With bf16 and fp16, parameters and optimizer stay in fp32; fp16 scales the
+    loss.
+    """
     reduce: Literal["fp32", "bf16"] | None = None
-    """Precision of gradients between ranks; left out: that of the parameters. bf16 halves the traffic, and rounds the
-    sums.
+    """Precision in which ranks exchange gradients; left out: that of the parameters. bf16 halves the traffic, and
+    rounds the sums.
     """
     matmul: Literal["highest", "tf32"] = "highest"
-    """Products of float32 matrices: tf32 rounds their factors to 10 bits, and is several times faster on GPUs that have
-    it; products in bf16 or fp16 are not affected.
+    """How float32 matrices are multiplied: tf32 rounds their elements to 10 bits, which is several times faster on GPUs
+    that support it. Products in bf16 or fp16 are not affected.
     """
 
     @property
@@ -78,70 +81,72 @@ class ActivationCheckpointing(Section):
     """Recomputation of activations in the backward, instead of keeping them."""
 
     policy: Literal["none", "selective", "blocks", "all"] = "none"
-    """blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node; selective: each
-    block, except for the activations in `keep`.
+    """What is recomputed. blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node;
+    selective: each block, except for the activations in `keep`.
     """
     every: Count = 1
-    """With `blocks` and `selective`: recompute one of this number of blocks; for 3 the first, the fourth and so on. The
-    others keep theirs.
+    """With `blocks` and `selective`: recompute only every n-th block. With 3, these are the first, the fourth and so
+    on; the other blocks keep their activations.
     """
     keep: Annotated[tuple[Literal["attention", "products", "every_second_product"], ...], Field(min_length=1)] = (
         "attention",
         "every_second_product",
     )
-    """With `selective`: activations that are not recomputed. `products` are those of matrices, and convolutions."""
+    """With `selective`: activations that are kept. `products` are the results of matrix products and convolutions."""
 
 
 class Training(Section):
     """Training: how long, with which batch sizes and which optimizer."""
 
     epochs: Annotated[float, Field(gt=0)] | None = None
-    """Length of the run in passes over the training set; a fraction rounds up to a whole step. Or `steps`."""
+    """Length of the run in passes over the training set; a fraction rounds up to a whole step. Set this or `steps`."""
     steps: Count | None = None
-    """Length of the run in optimizer steps. Or `epochs`."""
+    """Length of the run in optimizer steps. Set this or `epochs`."""
     global_batch_size: Count
     """Samples (windows) in one optimizer step, over all ranks, accumulation steps and microbatches."""
     gradient_accumulation_steps: Count | None = None
-    """Parts in which each rank works through its share of the global batch. Or `microbatch_size`; default 1."""
+    """Number of parts in which each rank computes its share of the global batch, one after another; left out: 1. Set
+    this or `microbatch_size`.
+    """
     microbatch_size: Count | None = None
-    """Samples per rank in one forward (in a pipeline: per microbatch). Or `gradient_accumulation_steps`."""
+    """Samples per rank in one forward (in a pipeline: per microbatch). Set this or `gradient_accumulation_steps`."""
     optimizer: Optimizer
     """The update rule, by its `type`."""
     lr_schedule: LrScheduleSection = Field(default_factory=_constant)
     """Schedule of the learning rate, by its `type`; left out: constant."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
-    """Scale the gradients down if their global norm is larger; left out: never."""
+    """Largest global norm of the gradients; larger gradients are scaled down to it. Left out: no limit."""
     precision: Precision = Field(default_factory=Precision)
-    """fp32, bf16, fp16 or fp64, short for `{compute: bf16}`. bf16 and fp16: compute in it, parameters, optimizer and
-    gradient reduction in fp32; fp16 scales the loss.
+    """fp32, bf16, fp16 or fp64, short for `{compute: bf16}`. With bf16 and fp16, parameters, optimizer and gradient
+    reduction stay in fp32; fp16 scales the loss.
     """
     compile: bool = False
     """Compile each block with torch.compile; on CUDA, cross entropies too."""
     deterministic: bool = False
-    """Bitwise equal results in every run on the same GPUs, at some cost of speed: only deterministic kernels, none
-    chosen by trial. On the CPU results are equal anyway.
+    """Whether results are bitwise equal in every run on the same GPUs. Only deterministic kernels are used, and none is
+    chosen by trial, which costs some speed. On the CPU results are equal anyway.
     """
     channels_last: bool | Literal["auto"] = "auto"
-    """Whether the channels of images are last in memory, after convolutions over them: true, false, or auto, if
-    kernels of the device are faster then. In `single`, `dp` and `ddp`; results change only by rounding.
+    """Whether 2d convolutions and the layers after them store images with the channels last in memory: true, false, or
+    auto (if it is faster on the device). Only in `single`, `dp` and `ddp`. Results change only by rounding.
     """
     activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
-    """Recompute activations in the backward instead of keeping them; a word is short for `{policy: word}`. none;
-    blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node; selective: each block,
-    except attention and every second product of matrices or convolution, which are kept.
+    """Recompute activations in the backward instead of keeping them. A word is short for `{policy: word}`. none:
+    nothing is recomputed; blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node;
+    selective: each block, except attention and every second product of matrices or convolution, which are kept.
     """
     ema: Ema | None = None
     """A moving average of the parameters, saved with them; `evaluation.weights: ema` and `--weights ema` use it."""
     early_stop: EarlyStop | None = None
     """Stop when a metric no longer improves."""
     max_time: Clock | None = None
-    """Stop with a checkpoint after this time, such as `11 hours`."""
+    """Stop the run after this time, such as `11 hours`, and save a checkpoint."""
     non_finite: Literal["stop", "skip"] = "stop"
-    """When a gradient is not finite: stop the run, or skip the step."""
+    """What happens when a gradient is not finite: `stop` ends the run, `skip` skips the step."""
 
 
 def share_of_run(duration: Duration, training: Training) -> float | None:
-    """Return the part of the run that a duration covers (1: all of it). None if that depends on the size of the
+    """Return the share of the run that a duration covers (1: all of it). None if the share depends on the size of the
     training set.
     """
     if duration.unit == "%":
