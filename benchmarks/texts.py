@@ -22,7 +22,7 @@ import torch
 from benchmarks.report import write_table
 from declarative_train.components.data import Column, Table
 from declarative_train.components.fields.tensor import TensorField
-from declarative_train.data.field_reader import FieldReader, make_part
+from declarative_train.data.field_reader import FieldReader, make_reader
 from declarative_train.data.order import sample_index
 from declarative_train.data.prepared_set import prepare
 from declarative_train.data.rows import RowOrder, RowRange, make_windows
@@ -61,7 +61,7 @@ class Mapped(Table):
 def windows(tokens: np.ndarray) -> tuple[int, Gather]:
     table, window = Mapped(tokens), WindowSpec(LENGTH + 1, LENGTH)
     fields = {"past": TensorField(column="tokens", rows=":-1"), "next": TensorField(column="tokens", rows="1:")}
-    parts = tuple(make_part(name, each, (table.columns["tokens"],), {}, window) for name, each in fields.items())
+    parts = tuple(make_reader(name, each, (table.columns["tokens"],), {}, window) for name, each in fields.items())
     rows, made = make_windows(RowRange(0, table.num_rows), window, RowOrder(None, None))
     return len(made), ReadSet(prepare("training", table, rows, made, parts, hold_bytes=0)).gather
 
@@ -77,7 +77,7 @@ def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int
     table = PackedRows(Mapped(tokens), {"text": (part, Tokens(tokens, starts, None))}, np.arange(len(starts) - 1))
     fields = {name: field.output_of(name) for name in outputs}
     parts = tuple(
-        make_part(f"text.{name}", each, (column_of("text", each),), {}, None) for name, each in fields.items()
+        make_reader(f"text.{name}", each, (column_of("text", each),), {}, None) for name, each in fields.items()
     )
     made = ReadSet(prepare("training", table, RowRange(0, table.num_rows), None, parts, hold_bytes=0))
     begins = starts[table.packing.texts] + table.packing.offsets

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
     import torch
 
-SHARED_BYTES = 256 << 10  # larger tensors use shared memory, at most of a millisecond each
+SHARED_BYTES = 256 << 10  # larger tensors are sent through shared memory, which takes less than a millisecond
 
 
-@dataclass(slots=True)  # not frozen, which would double the cost of making one: an eighth of the total for small rows
+@dataclass(slots=True)  # not frozen: a frozen one takes twice as long to make
 class Batch:
     """Rows for one forward of one rank. A batch is never changed.
 
-    tensors      by field name, each (R, ...); R includes padding rows, which come last
-    num_rows     number of real rows; if it is 0, R is 1, or microbatch_size if all batches are padded to that size
-    row_weight   (R,) float32, 1 for real rows, then 0; None if every row is real
+    tensors      dict from field name to tensor (R, ...); R counts padding rows too, which come last
+    num_rows     number of rows that are samples, not padding; a batch without a sample still has one row of padding, or
+                 microbatch_size rows if all batches are padded to that size
+    row_weight   (R,) float32: 1 for a sample, 0 for padding; None if there is no padding
     sample_ids   (num_rows,) int64, number of each sample in the set
     epoch        training epoch, from 0; None in an evaluation
     """
@@ -36,9 +37,9 @@ class Batch:
 
 
 Taken: TypeAlias = "tuple[np.ndarray, dict[str, torch.Tensor]]"
-"""Samples, and their tensors by field."""
+"""Sample numbers, and a dict from field name to the tensor of the samples."""
 Take: TypeAlias = "Callable[[int | None, np.ndarray], Taken]"
-"""Function from an epoch (None in an evaluation) and positions in it to samples and tensors."""
+"""Function (epoch, positions in the epoch) -> samples and tensors; the epoch is None in an evaluation."""
 
 
 def pack_batch(batch: Batch) -> Batch:
@@ -75,31 +76,33 @@ def move_batch(batch: Batch, device: torch.device | None) -> Batch:
 
 
 def move_tensors(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
-    """Return the tensors copied to a device through pinned memory, without waiting for the copies; tensors that are on
-    the device already are returned unchanged."""
+    """Return the tensors copied to a device. Copies to a GPU go through pinned memory and are not waited for. A tensor
+    that is already on a device is returned unchanged."""
     return tensors if device is None else {name: _move_tensor(tensor, device) for name, tensor in tensors.items()}
 
 
 def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if not tensor.is_cpu:
         return tensor
-    # mps shares the host's memory: nothing is gained by pinning it, nor by not waiting
+    # mps uses the memory of the host: pinned memory or an asynchronous copy would gain nothing
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Return a batch for each slot in `parts` (a slot is this rank's part of a chunk). All rows are read by one call
-    of the function `take`: (epoch, positions) -> (sample numbers, tensors). `epoch`: the training epoch, None in an
-    evaluation."""
+def make_batches(slots: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
+    """Return one batch for each of `slots` (a slot is this rank's rows of a chunk).
+
+    `take` is called once, for the rows of all slots: (epoch, positions) -> (sample numbers, tensors). `epoch`: the
+    training epoch; None in an evaluation.
+    """
     import torch
 
-    positions = [positions_of(slot) for slot in parts]
+    positions = [positions_of(slot) for slot in slots]
     ids, tensors = take(epoch, np.concatenate(positions))
     sizes = [len(each) for each in positions]
     pieces = [torch.split(tensor, sizes) for tensor in tensors.values()]
     batches = []
     start = 0
-    for number, slot in enumerate(parts):
+    for number, slot in enumerate(slots):
         row_weight = None
         if slot.num_padding:
             row_weight = torch.zeros(sizes[number])
@@ -110,9 +113,9 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
     return batches
 
 
-def without(batch: Batch, skipped: np.ndarray) -> Batch:
-    """Return a copy of the batch in which some rows became padding, with weight 0. `skipped` (num_rows,) bool: True
-    for these rows."""
+def mask_rows(batch: Batch, skipped: np.ndarray) -> Batch:
+    """Return a copy of the batch in which some rows are padding: they come last and have weight 0. `skipped`
+    (num_rows,) bool: True for these rows."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

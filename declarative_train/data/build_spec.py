@@ -20,7 +20,7 @@ from declarative_train.data.checks.pictures import pictures_without_size, transf
 from declarative_train.data.checks.samples import rows_skipped
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
 from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, find_row_with, source_problem
-from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_part
+from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_reader
 from declarative_train.data.lazy_fields import TransformError
 from declarative_train.data.length_buckets import count_levels
 from declarative_train.data.mixture import list_members
@@ -110,8 +110,8 @@ def _describe(draft: DataDraft) -> DataSpec | None:
 
 
 def _check_outlines(draft: DataDraft) -> None:
-    """Report fields and sets that do not fit the columns that sources of plugins declare. The code of the plugins is
-    not run."""
+    """Report the columns in the recipe that sources of plugins do not have, according to the columns that these sources
+    declare. The code of the plugins is not run."""
     tables = make_outlines(draft.section)
     find_columns(draft, tables)
     if None in tables:
@@ -147,16 +147,19 @@ def _report_transform(draft: DataDraft, name: str, error: TransformError) -> Non
 def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
-    """Return a reader for each field, with the statistics of the training rows; report fields without statistics.
-    `main`: table of the main source. `columns`: {(source, field): columns}; a source is None for the main source, else
-    the name of the set whose own source it is."""
+    """Return a dict from field name to the reader of the field, which has the statistics of the training rows.
+
+    Fields whose statistics cannot be computed are reported and left out. `main`: table of the main source. `columns`:
+    dict from (source, field) to the columns of the field; the source is None for the main source, else the name of the
+    set that has this source.
+    """
     readers = []
     for name, field in draft.fields.items():
         if (None, name) not in columns:
             continue
         try:
             read = field.with_floats(draft.floats, columns[None, name])
-            readers.append(make_part(name, read, columns[None, name], {}, None, draft.chain))
+            readers.append(make_reader(name, read, columns[None, name], {}, None, draft.chain))
         except TransformError as error:
             _report_transform(draft, name, error)
     known = StatisticsCache(main, (TRAINING, *draft.cut))
@@ -174,7 +177,7 @@ def _read_fields(
                 where, hint = find_row_with(main, training, problem), problem.help
             draft.report(no_statistics(draft.span(f"data.fields.{name}"), name, str(problem), where, hint))
     found = {
-        part.name: make_part(part.name, part.field, part.columns, statistics[part.name], draft.window, draft.chain)
+        part.name: make_reader(part.name, part.field, part.columns, statistics[part.name], draft.window, draft.chain)
         for part in readers
         if part.name not in problems
     }
@@ -201,9 +204,12 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Return the prepared sets, with the rows of each set converted. `parts`: reader of each field for the main
-    source. `columns`: {(source, field): columns}; a source is None for the main source, else the name of the set whose
-    own source it is. A field with a bad value is reported once; the others are still checked."""
+    """Return the prepared sets by name; their values are checked by converting them.
+
+    `parts`: reader of each field for the main source. `columns`: dict from (source, field) to the columns of the field;
+    the source is None for the main source, else the name of the set that has this source. After a bad value is
+    reported, the check goes on without its field.
+    """
     left = dict(parts)
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
@@ -237,8 +243,8 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were left out of the sets (`prepared`), and record them in the training set, for the log of
-    the run. `tables`: table of each source."""
+    """Report the rows that were left out because they are bad, and record them in the training set, which passes them
+    to the log of the run. `tables`: table of each source."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():
@@ -253,8 +259,11 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report the columns and rows that no field reads. `main`: table of the main source. `parts`: reader of each
-    field. `tables`: table of each source, after packs may have changed it."""
+    """Report keys and columns of the source that a field should read, but does not read.
+
+    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source, after packs may
+    have changed it.
+    """
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
@@ -268,9 +277,11 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of all fields for the columns of one source. `source`: None for the main source, else the
-    name of the set whose own source it is. `parts`: the readers for the main source. A field whose columns do not fit
-    is left out; it was reported earlier."""
+    """Return the readers of all fields, with the columns of one source.
+
+    `source`: None for the main source, else the name of the set that has this source. `parts`: the readers for the main
+    source. A field whose columns do not fit is left out; it was reported earlier.
+    """
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
@@ -280,8 +291,8 @@ def _fields_of_set(
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
-    """Report a bad value at the key of the recipe that defines which values are allowed; if the recipe has no such
-    key, at the key that names the column."""
+    """Report a bad value. The diagnostic points to the key of the recipe that limits the values, or else to the key
+    that names the column."""
     name, field, key = base_of(error.part.name), error.part.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)

@@ -69,7 +69,7 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """Return the diagnostic for a value that a field cannot convert. `place`: row and file of the value. `made`:
-    additional places to show, such as the key that names the column."""
+    additional places of the recipe to show, such as the key that names the column."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
@@ -83,8 +83,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def name_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return `shape_error`. If one of the columns is read as text only because a few of its values are not numbers,
-    return an error that names the first of these values instead."""
+    """Return an error that names the first text in a column of numbers, if such a text is the cause of `shape_error`;
+    else return `shape_error`."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -98,8 +98,8 @@ def name_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Colu
 
 
 def find_row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
-    """Return the position (row and file), for a message, of the first training row with the value that prevents
-    statistics; None if there is no such row."""
+    """Return the position (row and file) of the first training row with the value that makes statistics impossible,
+    such as an infinite number. Return None if no such value is known."""
     import numpy as np
 
     if problem.value is None:
@@ -128,7 +128,7 @@ def check_window(section: DataSection, window: WindowSpec | None, span: Place) -
 
 
 def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for keys that cannot be combined with a field that joins the texts of several rows to one sample."""
+    """Yield errors for keys that cannot be combined with a field whose samples join the texts of several rows."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
@@ -150,7 +150,8 @@ def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) 
 
 
 def check_buckets(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for length buckets that cannot be combined with the rest of the section."""
+    """Yield errors for length buckets that do not fit the other keys of the section: the buckets of another field, or a
+    window."""
     found = {name: field.buckets for name, field in section.fields.items() if field.buckets}
     first = next(iter(found), None)
     if first is None:
@@ -165,7 +166,8 @@ def check_buckets(section: DataSection, window: WindowSpec | None, span: Place) 
 
 
 def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors and warnings for length buckets that do not suit the samples of the training set."""
+    """Yield errors if the training set cannot be read in the order that length buckets need, and a warning for each
+    bucket without a training sample."""
     import numpy as np
 
     if training.levels is None:
@@ -185,8 +187,8 @@ def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place
 
 
 def check_without_window(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors that are possible only without a window: a field has the key `rows`, or each row of the source is a
-    single step of a sequence."""
+    """Yield errors of a section without a window: a field has the key `rows`, which selects rows of a window, or each
+    row of the source is a single token."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)
@@ -244,8 +246,11 @@ def _takes_rows(cut: slice | int, length: int) -> bool:
 
 
 class DataDraft:
-    """State of the section `data` while it is compiled. `fields`: the fields of the recipe, and those of their
-    additional outputs (`NAME.mask`) that the model or the objective reads. `skipped`: rows that are left out."""
+    """State of the section `data` while it is compiled.
+
+    `fields`: the fields of the recipe, and those of their additional outputs (`NAME.mask`) that the model or the
+    objective reads. `skipped`: the bad rows that are left out.
+    """
 
     def __init__(
         self,
@@ -275,7 +280,7 @@ class DataDraft:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """Everything that decides which rows of a source belong to a set, as a cache key."""
+        """Part of a cache key: everything that decides which rows of a source belong to a set."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 

@@ -23,8 +23,8 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
-    """Field with everything that is needed to compute its values from rows. `row`: shape and dtype of the field for
-    one row. `sample`: shape and dtype for one sample, which may be a window of rows."""
+    """Field with everything that is needed to compute its values from rows of a table. `row`: shape and dtype of the
+    field for one row. `sample`: shape and dtype for one sample, which may be a window of rows."""
 
     name: str
     field: Field
@@ -34,13 +34,13 @@ class FieldReader:
     sample: TensorSpec
 
     def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the field's values (N, *row shape). `read`: the values of its columns, by column name. Raises
-        BadValueError."""
+        """Return the values of the field, (N, *row shape). `read`: dict from column name to the column's N values.
+        Raises BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
     def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-        """Write the field's values into `out` (N, *row shape), which is contiguous and of dtype `storage`. `read`: the
-        values of its columns, by column name. Raises BadValueError."""
+        """Write the values of the field into `out` (N, *row shape), which is contiguous and of dtype `storage`. `read`:
+        dict from column name to the column's N values. Raises BadValueError."""
         values = [read[column.name] for column in self.columns]
         self.field.convert_into(out, values, self.columns, self.statistics)
 
@@ -56,13 +56,13 @@ class FieldReader:
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Return the columns of the table that a field selects, and the names and globs in the field that match no
+    """Return the columns of the table that a field selects, and the names and globs of the field that match no
     column."""
     found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
 
-def make_part(
+def make_reader(
     name: str,
     field: Field,
     columns: tuple[Column, ...],
@@ -70,8 +70,8 @@ def make_part(
     window: WindowSpec | None,
     chain: TransformChain | None = None,
 ) -> FieldReader:
-    """Return the reader of a field. `statistics`: the field's statistics of the training rows. `window`: the window of
-    the section, if a sample has several rows. `chain`: the transforms of images. Raises TransformError."""
+    """Return the reader of a field. `statistics`: the field's statistics of the training rows. `window`: the key
+    `window` of the recipe; None if a sample is one row. `chain`: the transforms of images. Raises TransformError."""
     if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
@@ -80,8 +80,8 @@ def make_part(
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """Return shape and dtype of the field for one sample. `row`: shape and dtype for one row. With a window, dimension
-    0 counts the rows of the window that the field uses."""
+    """Return shape and dtype of the field for one sample, given those for one `row`. With a window, dimension 0 has one
+    entry for each row of the window that the field uses."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
@@ -93,7 +93,8 @@ def column_names(parts: Sequence[FieldReader]) -> list[str]:
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`."""
+    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`; None:
+    for all of them."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:
@@ -117,6 +118,9 @@ class BadSampleError(Exception):
 
 
 def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
+    """Yield an error for each row that a field cannot convert. `read`: dict from column name to the values of the rows.
+    `rows`: number of each row in the table."""
+
     def fails(start: int, stop: int) -> Exception | None:
         try:
             values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
@@ -131,8 +135,8 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 def convert_chunks(
     table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield (index within the set of a chunk's first row, values by field) for each chunk of the rows of a set.
-    `parts`: readers of the fields. Raises BadSampleError and SourceError."""
+    """Convert the rows of a set in chunks. Yield for each chunk the index within the set of its first row, and a dict
+    from field name to values. `parts`: readers of the fields. Raises BadSampleError and SourceError."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, convert_rows(table, numbers, parts)
 
@@ -154,7 +158,7 @@ def values_of(
 @contextmanager
 def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
     """Convert a BadValueError of the `with` block into a BadSampleError, which names the row of the table. `numbers`:
-    the row numbers in the table of the values that the block converts."""
+    number in the table of each row that the block converts."""
     try:
         yield
     except BadValueError as error:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class LazyValues(NamedTuple):
-    """Content of the columns of a lazy field, as the table returns it: N values of each column (such as paths of
-    images)."""
+    """Content of the columns of a lazy field for N rows, as the table returns it, such as paths of images. `values`:
+    one array of N values for each column."""
 
     field: Field
     columns: tuple[Column, ...]
@@ -50,7 +50,7 @@ class LazyFieldError(Exception):
 
 class TransformError(Exception):
     """Error: a transform cannot be applied to a field. `place`: index of the transform in the list of transforms; None
-    if the mistake is that the images do not all have the same size after all transforms."""
+    if no single transform is wrong, but the images have different sizes after all of them."""
 
     def __init__(self, place: int | None, shape_error: ShapeError) -> None:
         super().__init__(shape_error.message)
@@ -59,8 +59,8 @@ class TransformError(Exception):
 
 
 class LazyReader(ABC):
-    """Reader of all lazy fields of one kind. The fields share random numbers, so that an image and its mask are flipped
-    together. Random numbers depend only on (seed, epoch, sample, position in the list of transforms)."""
+    """Reader of all lazy fields of one kind. An image and its mask get the same random numbers, so that they are
+    flipped together. Random numbers depend only on (seed, epoch, sample, position in the list of transforms)."""
 
     def __init__(self, transforms: tuple[Transform, ...], seed: int) -> None:
         self.transforms = transforms
@@ -73,8 +73,8 @@ class LazyReader(ABC):
 
     @abstractmethod
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check the file of the value with index `row` in `given`; with `whole`, also decode it completely. Return the
-        size of the file in bytes. Raises BadValueError and MissingPackageError."""
+        """Check the file of the value with index `row` in `given`, and return its size in bytes. `whole`: decode the
+        file completely, not only its header. Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(
@@ -84,16 +84,18 @@ class LazyReader(ABC):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each field. `given`: {field: content of its
-        columns}. `shapes`: {field: shape of one value after all transforms}. `keys`: numbers of the samples, from
-        which random numbers are made. `epoch`: None outside of training. Raises LazyFieldError and
-        MissingPackageError."""
+        """Return a dict from field name to the decoded and transformed values (N, *shape).
+
+        `given`: dict from field name to the content of its columns. `shapes`: dict from field name to the shape of one
+        value after all transforms. `keys` (N,): numbers of the samples, from which random numbers are made. `epoch`:
+        the training epoch; None outside of training. Raises LazyFieldError and MissingPackageError.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Executor of a recipe's transforms: it passes them, and the seed of their random numbers, to the reader of each
-    kind of lazy field."""
+    """Transforms of a recipe and the seed of their random numbers. It passes them to the reader of each kind of lazy
+    field, which applies them."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0

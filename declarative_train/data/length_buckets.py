@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from declarative_train.data.rows import SetRows
     from declarative_train.data.spec import DataSpec
 
-_WINDOW = 1024  # global batches: with k buckets, fewer than k of them have samples of several
+_WINDOW = 1024  # global batches: with k buckets, fewer than k of these batches have samples of several levels
 
 
 def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
-    """Return {name: lengths of its buckets} of each field, or output of a field, that has buckets."""
+    """Return a dict from field name to the lengths of the field's buckets. Fields without buckets are left out."""
     found = {field.name: FIELDS.read(field.component).buckets for field in data.fields}
     return {name: buckets for name, buckets in found.items() if buckets}
 
@@ -65,7 +65,8 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
 
 
 def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return the number of samples of each level; () if no field has buckets. `levels`: the level of each sample."""
+    """Return the number of samples of each level; () if no field has buckets. `levels`: the level of each sample; None
+    if no field has buckets."""
     if levels is None:
         return ()
     num_levels = max(len(field.buckets) for field in fields)
@@ -79,14 +80,14 @@ def bucket_shares(data: DataSpec) -> tuple[tuple[int, float], ...]:
 
 
 def tokens_saved(data: DataSpec) -> int:
-    """Return the mean number of positions by which a training sample's bucket is shorter than the longest bucket."""
+    """Return how many positions shorter than the longest bucket the bucket of a training sample is, on average."""
     shares = bucket_shares(data)
     return round(sum((shares[-1][0] - length) * share for length, share in shares))
 
 
 class BucketCuts:
-    """Object that cuts the tensors of a batch to the length of a level's bucket. `levels`: (N,), the level of each
-    sample of the set."""
+    """Object that shortens the tensors of a batch to the bucket length of a level. `levels` (N,): level of
+    each sample of the set."""
 
     def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
         self.levels, self._buckets = levels, buckets
@@ -102,9 +103,11 @@ class BucketCuts:
 
 
 class BucketOrder:
-    """Order of an epoch in which the samples of a batch have the same level where possible. It rearranges the order
-    without buckets, which the function `samples` gives: (epoch, positions) -> sample numbers, for `len(levels)`
-    positions."""
+    """Order of an epoch in which the samples of a batch have the same level where possible.
+
+    It rearranges the order without buckets. `samples` is the function of that order: (epoch, positions) -> sample
+    numbers. An epoch has `len(levels)` positions.
+    """
 
     def __init__(
         self,
@@ -121,8 +124,8 @@ class BucketOrder:
         self._window = lru_cache(maxsize=2)(self._arrange)
 
     def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return for each of these positions, in the order with buckets, the position of the same sample in the order
-        without buckets; all int64."""
+        """Map positions of the order with buckets to positions of the order without buckets that have the same samples.
+        Both are int64."""
         found = positions.copy()
         windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
         for window in np.unique(windows[windows >= 0]).tolist():
@@ -141,8 +144,8 @@ class BucketOrder:
         return int(self._window(epoch, window)[1][place])
 
     def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays for a window of the order: the position without buckets of the sample at each position,
-        and the level of each batch."""
+        """Arrange a window of global batches by level. Return the position without buckets of the sample at each
+        position of the window, and the level of each batch."""
         size, first = self._size, window * _WINDOW
         count = min(_WINDOW, self._num_full - first)
         before = np.arange(first * size, (first + count) * size)

@@ -34,13 +34,14 @@ from declarative_train.data.shuffle import LEAST_BYTES, POOL_BYTES, RolledOrder,
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec
 from declarative_train.files.open_files import format_path
 
-_MOST_PARTS = 1 << 31  # of weights that have no small common measure; products of two of them fit 64 bits
+_MOST_PARTS = 1 << 31  # largest sum of the shares; the product of two such numbers fits into 64 bits
 MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
-    """Return the share of each source of a mixture as an integer. Shares are proportional to `weights`; without
-    weights, to the numbers of samples `sizes`, so that an epoch has each sample once."""
+    """Return the shares of the sources of a mixture as integers without a common divisor. They are proportional to
+    `weights`. If a weight is None, they are proportional to `sizes` (numbers of samples), so that an epoch has each
+    sample once."""
     if None in weights:
         found = list(sizes)
     else:
@@ -55,8 +56,8 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Inner node of the binary tree of a Schedule. Of every `parts` turns, `left` turns go to the first of the two
-    `ways` and all others to the second. A way is another inner node, or the number of a source."""
+    """Inner node of the binary tree of a Schedule, which has two `ways`. Of every `parts` turns, `left` go to the first
+    way, the others to the second. A way is another inner node, or the number of a source."""
 
     parts: int
     left: int
@@ -64,7 +65,7 @@ class _Choice:
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
         """Return, for each number n in `turns`, how many of the first n turns go to the first of the two ways."""
-        if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
+        if self.parts > _MOST_PARTS:  # Python's integers are exact, but slow
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
         rounds, rest = np.divmod(turns, self.parts)
@@ -73,8 +74,8 @@ class _Choice:
 
 
 class Schedule:
-    """Schedule of a mixture: it decides which source gives the sample at each position of the epoch. `parts`: the
-    share of each source, an integer."""
+    """Schedule of a mixture: it decides which source gives the sample at each position. `parts`: the integer share of
+    each source."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
@@ -87,7 +88,8 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two int64 arrays: the source at each position, and how many earlier positions have the same source."""
+        """Return two int64 arrays with one entry for each position: the number of its source, and how many earlier
+        positions have the same source."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -103,7 +105,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions, the number of earlier positions at which `source` gives the sample."""
+        """Return, for each of these positions, how many earlier positions get their sample from `source`."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)
@@ -123,11 +125,11 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Samples at N positions of a mixture: the source, the number of the pass over the source, and the sample's place
-    within that pass. Each is an array (N,).
+    """Samples at N positions of a mixture, as three arrays (N,): the source, the number of the pass over the source,
+    and the sample's place within that pass.
 
-    For a block-shuffled source, the place is an index into the block layout of the pass (data/shuffle.py); for another
-    source, into the order of the samples in the pass.
+    If a source is block-shuffled, the place is an index into the block layout of the pass (data/shuffle.py). Otherwise
+    it is an index into the order of the samples in the pass.
     """
 
     sources: np.ndarray
@@ -135,7 +137,7 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield (source, pass, indices into the N positions) for each source and each pass over it. The passes of a
+        """Group the N positions by source and pass: yield (source, pass, indices of its positions). The passes of a
         source ascend."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
@@ -144,8 +146,8 @@ class MixturePositions:
 
 
 class MixedOrder:
-    """Order of the samples of a mixture: the schedule picks a source for each position of an epoch, and each source
-    continues its own passes.
+    """Order of the samples of a mixture: the schedule chooses a source for each position of an epoch, and the source
+    gives the next sample of its current pass.
 
     `starts` (sources + 1,): the number in the set of each source's first sample, then the number of all samples.
     `blocks`: the number in the set of each block's first sample, as for `RolledOrder`; None if no source is
@@ -211,16 +213,17 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a number for each sample in `placed` that differs from pass to pass: the sample's number in the set
-        (`samples`), plus the size of the set for each earlier pass. Random transforms depend on this number."""
+        """Return a number for each sample in `placed`, from which its random transforms are made. It is the sample's
+        number in the set (`samples`), plus the size of the set for each earlier pass, so that it differs from pass to
+        pass."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """Source of a mixture, for display. `part`: its share of the positions of an epoch. `times`: how often an epoch
-    uses each of its samples."""
+    """Source of a mixture, for display. `part`: its share of the positions of an epoch, from 0 to 1. `times`: how often
+    an epoch uses each of its samples."""
 
     name: str
     num_samples: int
@@ -238,8 +241,8 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
 
 
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
-    """Return the rows of a table for display, one for each source of the mixture: name, share, number of samples, uses
-    of a sample per epoch, and type and path."""
+    """Return the rows of a table for display, with one row for each source of the mixture. The columns are name, share,
+    number of samples, uses of a sample per epoch, and type with path."""
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
     for each in measure_parts(data.mix):
@@ -276,9 +279,11 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture, each with its number of samples in the training set. `weights`: the recipe's
-    weight of each source, or None. `window`, `streams`: keys of the shuffle, as in `choose_roll`. The sources divide
-    the memory of the shuffle in proportion to their shares."""
+    """Return the sources of a mixture, each with its number of samples in the training set.
+
+    `weights`: the weights in the recipe; None for a source without one. `window`, `streams`: keys of the shuffle, as in
+    `choose_roll`. The sources divide the memory of the shuffle in proportion to their shares.
+    """
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)

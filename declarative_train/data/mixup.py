@@ -38,8 +38,8 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class PairMixer:
-    """Executor of the transforms that mix pairs of samples. `fields`: for each transform, the image fields that it
-    changes in addition to the labels."""
+    """Executor of the transforms that mix pairs of samples. `entries`: each transform with its index in the list of
+    transforms. `fields`: for each transform, the image fields that it changes; it also changes the labels."""
 
     entries: tuple[tuple[int, PairTransform], ...]
     fields: tuple[tuple[str, ...], ...]
@@ -47,8 +47,7 @@ class PairMixer:
 
     @classmethod
     def of(cls, spec: DataSpec) -> PairMixer | None:
-        """Return the mixer for the transforms of a DataSpec; None if none of them mixes pairs. Raises
-        ComponentError."""
+        """Return the mixer for the transforms in `spec`; None if none of them mixes pairs. Raises ComponentError."""
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
@@ -57,8 +56,8 @@ class PairMixer:
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mix(self, batch: Batch) -> Batch:
-        """Return the batch with pairs of samples mixed. At most one transform mixes a sample with its partner; it uses
-        the partner's values from before any mixing."""
+        """Return the batch with pairs of samples mixed. Each sample is changed by at most one transform, and is mixed
+        with the unchanged values of its partner."""
         import torch
 
         if batch.num_rows < 2:
@@ -88,9 +87,11 @@ class PairMixer:
 def check_transforms(
     transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
 ) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
-    """Yield (keys below `data.transforms`, error) for each transform of the list that mixes pairs of samples, but
-    cannot mix the fields, is at the wrong place in the list, or has too large a share. `specs`: shapes of the fields,
-    where known. `pictures`: names of the fields of type `image`."""
+    """Yield (keys below `data.transforms`, error) for each mistake in a transform that mixes pairs of samples: it
+    cannot mix the fields, other transforms follow it, or the shares of all such transforms are more than 1 together.
+
+    `specs`: shapes of the fields, where known. `pictures`: names of the fields of type `image`.
+    """
     entries = list(of_pairs(transforms))
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:

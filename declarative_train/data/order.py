@@ -15,17 +15,17 @@ _SORTED = 1 << 16
 _ROUNDS = 4
 _FOLDS = 4
 _FEW = 1 << 12
-_AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
+_AT_ONCE = 1 << 14  # numbers that fit into a processor cache together
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return the number of the sample at each of these positions of a shuffled epoch; all int64 in 0..num_samples-1."""
+    """Return the number (int64) of the sample at each of these positions of a shuffled epoch."""
     return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
 def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
-    """Return, as int64, the entries at these positions of a permutation of 0..size-1 that depends on `key`. For large
-    sizes the permutation is not kept in memory."""
+    """Return the entries (int64) at these positions of a random permutation of 0..size-1, which `key` determines. A
+    large permutation is not stored: each entry is computed."""
     if size <= _SORTED:
         order: np.ndarray = _sort_keys(key, size)[positions]
         return order
@@ -33,17 +33,18 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return, as int64, a whole permutation of 0..size-1 that depends on `key`. It is not the permutation of
-    `permute`, and takes a tenth of the time per number.
+    """Return a random permutation of 0..size-1 as an int64 array, which `key` determines. It is not the permutation of
+    `permute`; a number takes a tenth of the time.
 
-    The numbers below the next power of two are multiplied by odd numbers, and their upper halves are combined with
-    their lower halves, four times, as in the finalisers of hash functions. Each of these operations is a permutation.
-    Results of `size` and more are dropped.
+    The numbers from 0 up to the next power of two are multiplied by odd numbers, and their lower halves are combined
+    with their upper halves, four times, as in the finalisers of hash functions. Each of these operations is a
+    permutation. Numbers of `size` and more are dropped from the result.
     """
     if size <= _FEW:
         return _sort_keys(key, size).copy()
     bits = (size - 1).bit_length()
-    kind = np.dtype(np.uint32 if bits <= 32 else np.uint64)  # the lower bits of what comes out need no others
+    # the lower bits of the results depend only on the lower bits of the numbers
+    kind = np.dtype(np.uint32 if bits <= 32 else np.uint64)
     every = (1 << 8 * kind.itemsize) - 1
     factors = [key_of(key, number) for number in range(_FOLDS)]
     folds = [(kind.type((factor | 1) & every), kind.type(factor >> 32)) for factor in factors]
@@ -100,8 +101,8 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Part of a chunk that one rank has: `num_rows` positions of the epoch from `start` on, then `num_padding` times
-    the position `filler` as padding."""
+    """Rows of a chunk that belong to one rank: `num_rows` positions of the epoch from `start` on, then `num_padding`
+    rows of padding. Each padding row repeats the position `filler`."""
 
     start: int
     num_rows: int
@@ -134,8 +135,8 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return the slot of a data-parallel rank (its part) in each chunk of the step `found`. There are accumulation x
-    num_microbatches chunks, even if the last batch of an epoch is smaller."""
+    """Return the slot of a data-parallel rank in each chunk of the global batch `found`. There are accumulation x
+    num_microbatches slots, even if the last batch of an epoch is smaller."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
@@ -145,7 +146,7 @@ def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
-    """Return, as one int64 array, the positions of a data-parallel rank in `num_steps` consecutive full batches; the
+    """Return the positions of a data-parallel rank in `num_steps` consecutive full batches, as one int64 array. The
     first batch begins at position `start`. The positions are those of `slots`."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
@@ -162,9 +163,11 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 def evaluation_slots(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
 ) -> list[Slot]:
-    """Return the slot (the part) of a data-parallel rank in each batch of an evaluation of `num_positions` samples.
-    `batch_size` is per rank; every rank gets the same number of slots. `pad_to_full`: each slot is padded to
-    `batch_size` rows."""
+    """Return the slot of a data-parallel rank in each batch of an evaluation of `num_positions` samples.
+
+    `batch_size` is the number of rows per rank; every rank gets the same number of slots. `pad_to_full`: each slot is
+    padded to `batch_size` rows.
+    """
     chunk = batch_size * num_ranks
     return [
         _slot(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)

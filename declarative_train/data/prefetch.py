@@ -10,7 +10,9 @@ training loop is shown to the user; it becomes an error if it lasts too long.
 from __future__ import annotations
 
 import atexit
-import multiprocessing.util  # registers its own end of the interpreter, before ours so that ours comes first
+
+# imported first: functions of `atexit` run in reverse order, and ours must run before that of multiprocessing
+import multiprocessing.util
 import signal
 import sys
 import threading
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-DEPTH = 2  # results that lie ready, per loader
-_WORKERS: WeakSet[Process] = WeakSet()  # of all iterators
-LOOK_S = 2.0  # between two checks of a wait
+DEPTH = 2  # results that each loader process has ready
+_WORKERS: WeakSet[Process] = WeakSet()  # loader processes of all iterators
+LOOK_S = 2.0  # seconds between two checks of a wait
 REPORT_S = 30.0
-CLOSE_S = 10.0  # for a thread to finish its work when its results are no longer needed
+CLOSE_S = 10.0  # seconds in which a thread must finish its work when its results are no longer needed
 OURS = "dtrain-"  # prefix of the names of threads that make data
 
 
@@ -46,8 +48,8 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Settings of waiting for data: the time limit `limit_s`, and the function `report`, which shows the message about
-    a long wait."""
+    """Limits of waiting for data: after `limit_s` seconds without progress a wait is an error. The function `report`
+    shows the message about a long wait."""
 
     def __init__(self) -> None:
         self.reset()
@@ -61,8 +63,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data, which is reported if it is long. `of`: function that returns the activity of the awaited thread
-    or process, None if it is unknown."""
+    """Wait for data, which is reported if it is long. `of`: function that returns the file activity of the thread or
+    process that makes the data; None if it is unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -101,7 +103,8 @@ def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) 
     fork.
     """
     numbers = range(first, first + count)
-    made = Prefetcher(make, iter(numbers), lambda _: 1, depth + 1, 1)  # one more, which the thread makes
+    # room for one more: the result that the thread is making
+    made = Prefetcher(make, iter(numbers), lambda _: 1, depth + 1, 1)
     try:
         for number in numbers:
             result = made.get(number)
@@ -119,8 +122,8 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The sizes of the results that are kept (`size_of(name)`) add up to at most `room`; one more result is computed if
-    all others are in use.
+    The results in memory have a total size of at most `room`, where one result has the size `size_of(name)`. One more
+    result is computed if all of them are in use.
     """
 
     def __init__(
@@ -135,12 +138,12 @@ class Prefetcher(Generic[K, T]):
         self._names = names
         self._size_of = size_of
         self._room = room
-        self._sizes: dict[K, int] = {}  # of what is made or being made
+        self._sizes: dict[K, int] = {}  # sizes of the results that are made or being made
         self._made: dict[K, T | _Failure] = {}
         self._next: K | None = next(names, None)
         self._taken: set[K] = set()
         self._wanted: K | None = None
-        self._by: dict[K, int] = {}  # the threads that make them
+        self._by: dict[K, int] = {}  # id of the thread that makes each result
         self._failure: _Failure | None = None
         self._is_closed = False
         self._changed = threading.Condition()
@@ -155,12 +158,12 @@ class Prefetcher(Generic[K, T]):
         while (name := self._claim()) is not None:
             try:
                 made: T | _Failure = self._make(name)
-            except BaseException as error:  # handed over: raised where the window is taken
+            except BaseException as error:  # `get` raises it in the thread that asks for this result
                 made = _Failure(error)
             with self._changed:
                 self._made[name] = made
                 self._by.pop(name, None)
-                if isinstance(made, _Failure):  # nothing after it is needed
+                if isinstance(made, _Failure):  # no result after a failure is needed
                     self._next, self._failure = None, made
                 self._changed.notify_all()
 
@@ -180,7 +183,7 @@ class Prefetcher(Generic[K, T]):
         assert self._next is not None
         if self._wanted is not None and self._wanted not in self._sizes:
             return True
-        if self._sizes.keys() <= self._taken:  # at least one is made while others are in use
+        if self._sizes.keys() <= self._taken:  # all results are in use: at least one more is made meanwhile
             return True
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
@@ -224,7 +227,8 @@ class Prefetcher(Generic[K, T]):
             self._changed.notify_all()
         until = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))  # one that a file does not answer is left behind
+            # a thread that waits for a file is abandoned after this time
+            thread.join(max(0.0, until - time.monotonic()))
         self._made.clear()  # a reference cycle with the threads would keep them until the next garbage collection
         self._sizes.clear()
 
@@ -238,7 +242,7 @@ def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
     """Yield `count` lists of batches, moved to the device. `made`: the results of loader processes, in order. `first`:
-    number of the first result."""
+    step number of the first list."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
@@ -257,15 +261,18 @@ def from_host(
 def copy_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
-    """Yield `make(first)`, `make(first + 1)`, ... on the device. A thread computes and copies them ahead, on a CUDA
-    stream of its own. On the computing stream, a copy would wait for earlier kernels, and later kernels for the
-    copy."""
+    """Yield the `count` results `make(first)`, `make(first + 1)`, ... on the device.
+
+    A thread computes and copies them ahead, on a CUDA stream of its own. On the computing stream, a copy would wait for
+    earlier kernels, and later kernels would wait for the copy.
+    """
     import torch
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(number: int) -> tuple[list[Batch], Any]:
-        torch.cuda.set_device(device)  # a thread begins on GPU 0, where leaving the stream would make a context
+        # a new thread uses GPU 0, where the end of the `with` block would create a CUDA context
+        torch.cuda.set_device(device)
         on_host = make(number)
         with torch.cuda.stream(stream):
             batches = [move_batch(batch, device) for batch in on_host]
@@ -295,9 +302,12 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function for a thread to call: it returns the next result of `made`, whatever number it gets. The
-    loader processes are started here, before the thread: a fork while another thread computes may inherit a lock that
-    is never released."""
+    """Return a function that returns the next result of `made` at each call, whatever number it is called with. A
+    thread calls it.
+
+    The loader processes are started here, before the thread: a fork while another thread computes may inherit a lock
+    that is never released.
+    """
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:
@@ -307,11 +317,11 @@ def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
 
 
 def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:
-    """Yield `make(first)` to `make(first + count - 1)`, computed by `num_workers` processes in turn, each at most
-    `DEPTH` results ahead.
+    """Yield `make(first)` to `make(first + count - 1)`, computed by `num_workers` loader processes in turn. Each
+    process computes at most `DEPTH` results ahead.
 
-    The processes are forked from this one, so that they share its data. They are workers of torch's DataLoader:
-    results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
+    The processes are forked from this one, so that they share its data. They are workers of torch's DataLoader: results
+    come through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -342,7 +352,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     finally:
         try:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
-        except RuntimeError as error:  # another one was lost meanwhile; torch has ended them all the same
+        except RuntimeError as error:  # another loader process was lost meanwhile; torch ended all of them nevertheless
             if "DataLoader worker" not in str(error):
                 raise
         if not sys.is_finalizing():  # `_end_all` has ended them then
@@ -351,9 +361,12 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
 
 @atexit.register
 def _end_all() -> None:
-    """Kill the loader processes of iterators that are still open when this process exits. (multiprocessing would send
-    SIGTERM and wait without a limit.) torch's handler of SIGCHLD is removed first: it raises an error for a loader
-    process that is killed, and the others would stay."""
+    """Kill the loader processes of the iterators that are still open when this process exits. multiprocessing would
+    send SIGTERM and wait without a limit.
+
+    torch's handler of SIGCHLD is removed first: it raises an error when a loader process is killed, so that the others
+    would not be killed.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _end(_WORKERS)
 
@@ -388,7 +401,8 @@ def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Error of a loader process as a text, because not every exception can be pickled."""
+    """Error of a loader process as text. The text is sent instead of the exception, because not every exception can be
+    pickled."""
 
     message: str
 

@@ -32,20 +32,27 @@ from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
 from declarative_train.files.open_files import is_remote
 
-HOLD_BYTES = 2 << 30  # a set up to here is held in memory
-NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
+HOLD_BYTES = 2 << 30  # a set of at most this size is kept in memory
+NARROW_BYTES = 16 << 20  # a field of integers larger than this is kept in the smallest dtype that fits
 _GLANCED_ROWS = 1 << 12
 _GLANCED = 8  # values of a lazy field that are checked before the run
-DECODED_BYTES = 16 << 20  # of files of a set that are decoded before the run, which takes about a second
-LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
+DECODED_BYTES = 16 << 20  # size of the files of a set that are decoded before the run, which takes about a second
+LOOKED_AT_ROWS = 1 << 16  # rows of a set not in memory whose values are checked before the run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Set that is ready for training. `held`: {field: its values in memory, in the order of the set}; it lacks lazy
-    fields (such as images), which are read when a batch needs them. If it is None, all fields are read when a batch
-    needs them. `parts`: the readers of the fields. `chain`: the transforms of images. `skips`: the bad rows, if the
-    recipe skips them. `levels`: the level of each sample, if fields have length buckets (data/length_buckets.py)."""
+    """Set that is ready for training.
+
+    rows      rows of the set in the table
+    windows   how samples are cut from the rows; None: each row is a sample
+    parts     readers of the fields
+    held      dict from field name to the values of all rows, for fields that are in memory; None: none is. The other
+              fields are read when a batch needs them. Lazy fields (such as images) are never in memory
+    chain     transforms of images
+    skips     bad rows, if the recipe skips them; None: a bad row is an error
+    levels    level of each sample, if fields have length buckets (data/length_buckets.py)
+    """
 
     name: str
     table: Table
@@ -64,7 +71,7 @@ class PreparedSet:
 
     @property
     def is_held(self) -> bool:
-        """True if all values of the set are in memory."""
+        """True if the values of all fields are in memory."""
         return self.held is not None and not self.lazy
 
     @property
@@ -73,8 +80,8 @@ class PreparedSet:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size in bytes that the values of the set have in memory, where images count with the size of their files;
-        None if unknown."""
+        """Size in bytes of all values of the set, as they would be in memory. Images count with the size of their
+        files. None if unknown."""
         parts = [part for part in self.parts if not part.field.is_lazy]
         numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.lazy:
@@ -91,9 +98,12 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return {field: (N, *sample shape)} for the sample numbers `samples` (N,) int64. `names`: the fields; None:
-        all. `epoch`: the training epoch, None in an evaluation; images are changed at random only in training. Raises
-        BadSampleError, SourceError."""
+        """Return a dict from field name to values (N, *sample shape), for N samples given by their numbers in the set
+        (int64).
+
+        `names`: the fields to return; None: all. `epoch`: the training epoch, None in an evaluation; random transforms
+        of images are used only in training. Raises BadSampleError and SourceError.
+        """
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -104,8 +114,8 @@ class PreparedSet:
                 self.skip(error)
 
     def skip(self, error: BadSampleError) -> None:
-        """Replace the bad row in `error` by the next good sample from now on. Raises the error if no good sample is
-        left."""
+        """Mark the row in `error` as bad, so that the next good sample replaces it from now on. Raises `error` if no
+        good sample is left."""
         assert self.skips is not None
         if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
             raise error
@@ -117,7 +127,8 @@ class PreparedSet:
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """Return (N,) bool: True for each sample that is bad, so that another one replaces it; None if no sample is."""
+        """Return (N,) bool: True for each sample that is known to be bad, so that another one replaces it. Return None
+        if no sample is."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))
@@ -128,18 +139,21 @@ class PreparedSet:
     ) -> dict[str, np.ndarray]:
         wanted = [part for part in self.parts if names is None or part.name in names]
         parts = [part for part in wanted if not part.field.is_lazy]
-        lazy = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
-        values = self._others(samples, parts) | lazy
+        lazy = self._read_lazy(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
+        values = self._gather_others(samples, parts) | lazy
         return {part.name: values[part.name] for part in wanted}
 
-    def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
-        return self.pictures(self.read_columns(samples), samples, epoch)
+    def _read_lazy(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
+        return self.decode_lazy(self.read_columns(samples), samples, epoch)
 
-    def pictures(
+    def decode_lazy(
         self, given: Mapping[str, LazyValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the values of all lazy fields for these samples. The fields share random numbers, so that an image
-        and its mask get the same transform. `given`: {field: content of its columns}. Raises BadSampleError."""
+        """Return a dict from field name to the decoded values of each lazy field, for these samples.
+
+        `given`: dict from field name to the content of its columns. An image and its mask get the same random numbers,
+        so that they are transformed alike. Raises BadSampleError.
+        """
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
         except LazyFieldError as error:
@@ -148,16 +162,16 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Return {lazy field: content of its columns} for these samples. Raises SourceError."""
+        """Return a dict from lazy field to the content of its columns, for these samples. Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
 
-    def _others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+    def _gather_others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         if not parts:
             return {}
         if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
-            return self._runs(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
+            return self._read_windows(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
         places = np.asarray(samples, np.int64)
         length = 1 if self.windows is None else self.windows.length
         if self.windows is not None:
@@ -171,9 +185,12 @@ class PreparedSet:
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
-    def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-        """Return by field, for each of `starts`, the window of `length` consecutive rows of the table from that row
-        on. Of each window, only the rows that the field uses are returned. Raises BadSampleError."""
+    def _read_windows(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+        """Read windows of `length` consecutive rows of the table; each of `starts` is the first row of one window.
+
+        Return a dict from field name to values (N, rows of the window that the field uses, *row shape), or (N, *row
+        shape) if the field uses a single row. Raises BadSampleError.
+        """
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -203,14 +220,16 @@ def prepare(
     is_checked: bool = False,
     skips: Skips | None = None,
 ) -> PreparedSet:
-    """Return the prepared set `name`, with the values of small sets converted and kept in memory.
+    """Return the prepared set `name`. Its values are converted and kept in memory if the set is small.
 
     rows, windows   rows of the set in the table; with a window, how samples are cut from them
     every           readers of all fields of the set
     hold_bytes      maximum size at which the set is kept in memory
-    known           cache that remembers whether the values were checked before
-    is_checked      True if the values were checked already
-    skips           record of bad rows, which are left out or, in a set not in memory, replaced; None: they are errors
+    chain           transforms of images
+    known           cache that remembers whether the values of a set that is not kept in memory were checked before
+    is_checked      True if these values were checked already
+    skips           record of bad rows. A bad row that is found now is left out; one that is found later is replaced by
+                    another row. None: bad rows are errors
 
     Raises BadSampleError, SourceError, MissingPackageError.
     """
@@ -219,7 +238,7 @@ def prepare(
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
     parts = tuple(part for part in every if not part.field.is_lazy)
     lazy = [part for part in every if part.field.is_lazy]
-    glance(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
+    check_lazy_fields(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
     if not parts:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips, levels_of(table, rows, every))
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
@@ -229,9 +248,9 @@ def prepare(
                 skips.add(found.row)
                 skips.left_out.append(Skipped(name, table.place(found.row), str(found.cause)))
         elif known is not None:
-            known.check_once(parts, lambda: look_at(table, rows, parts))
+            known.check_once(parts, lambda: check_first_rows(table, rows, parts))
         elif not is_checked:
-            look_at(table, rows, parts)
+            check_first_rows(table, rows, parts)
         return PreparedSet(name, table, rows, windows, every, None, chain, skips, levels_of(table, rows, every))
     if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
         skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
@@ -253,7 +272,8 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row in the first `most` rows of a set and in the rest of their last chunk."""
+    """Yield an error for each bad row among the first `most` rows of a set. Rows are read in chunks; the last chunk is
+    checked completely."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -261,7 +281,7 @@ def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: i
         yield from failing(table.read(column_names(parts), numbers), listed, parts)
 
 
-def glance(
+def check_lazy_fields(
     table: Table,
     rows: SetRows,
     lazy: Sequence[FieldReader],
@@ -271,11 +291,11 @@ def glance(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes, of the set `name` before a run. Other
-    errors are found when images are read. `lazy`: readers of the lazy fields (images, boxes). `decoded_bytes`: total
-    size of the local files to decode completely; a small set is decoded as a whole.
+    """Check the files of the first images, and the coordinates of the first boxes, of the set `name`, before a run.
 
-    With `skips`, bad rows are added to it; without, they are errors. Raises BadSampleError, SourceError and
+    `lazy`: readers of the lazy fields (images, boxes). `decoded_bytes`: local files of this total size are decoded
+    completely; of further files only the headers are read. Other errors are found when a batch reads the images.
+    `skips`: bad rows are added to it; None: a bad row is an error. Raises BadSampleError, SourceError and
     MissingPackageError.
     """
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
@@ -305,8 +325,8 @@ def _with(
 
 
 def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory: usually that of
-    `part.storage`; for a large integer field whose range is known, a smaller dtype."""
+    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory. It is `part.storage`, or a
+    smaller dtype for a large field of integers whose range is known."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -315,14 +335,14 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array. If it is a view or read-only, return a copy instead, because the memory of a view may belong
-    to the table, or to a mapped file that can be truncated."""
+    """Return the array, or a copy if it is read-only or a view of another array: such memory may belong to the table,
+    or to a mapped file that another program can shorten."""
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
-def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
-    """Find values that the fields cannot convert, by converting the first `most` rows (and the rest of their last
-    chunk). Raises BadSampleError and SourceError."""
+def check_first_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
+    """Convert the first `most` rows of a set, to find values that the fields cannot convert. Rows are read in chunks;
+    the last chunk is checked completely. Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_batch, move_tensors, pack_batch, without
+from declarative_train.data.batch import (
+    Batch,
+    Take,
+    Taken,
+    make_batches,
+    mask_rows,
+    move_batch,
+    move_tensors,
+    pack_batch,
+)
 from declarative_train.data.length_buckets import BucketCuts, BucketOrder, buckets_of
 from declarative_train.data.mixture import MixedOrder, make_mixed_order
 from declarative_train.data.mixup import PairMixer
@@ -30,14 +39,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
-_BLOCK_BYTES = 4 << 20  # of steps gathered at once from a set in memory: fits into a processor cache
+_BLOCK_BYTES = 4 << 20  # size of the steps that are gathered at once from a set in memory: fits into a processor cache
 _BLOCK_POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive steps of one epoch with full batches: `count` steps, the first of which begins at position
-    `start`."""
+    """`count` consecutive steps of one epoch, all with full batches. The batch of the first step begins at position
+    `start` of the epoch."""
 
     epoch: int
     start: int
@@ -51,9 +60,10 @@ class TrainingBatches:
     """Training set as batches for one data-parallel rank.
 
     `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: copy the whole set to the device
-    and keep it there, if the set is in memory and the device has room for it in addition to the `steps_bytes` that a
-    step needs; otherwise each batch is copied through pinned memory. `bytes_on_device`: memory of the set that stays on
-    the device for the whole run."""
+    once. This is done only if the set is in memory, and fits on the device in addition to the `steps_bytes` that a step
+    needs. Otherwise each batch is copied. `bytes_on_device`: memory of the set on the device, 0 if each batch is
+    copied.
+    """
 
     def __init__(
         self,
@@ -97,11 +107,12 @@ class TrainingBatches:
         return self._in_epoch(epoch, self._place(epoch, positions))
 
     def _place(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return for each of these positions the position of the same sample in the order without length buckets."""
+        """Map positions of an epoch to positions of the order without length buckets that have the same samples."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _in_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the number in the set of the sample at each of these positions of the order without length buckets."""
+        """Return the number in the set of the sample at each of these positions, in the order without length
+        buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -118,16 +129,17 @@ class TrainingBatches:
         return [move_batch(batch, self._device) for batch in self._on_host(step)]
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
-        """Return the batches, on the device, with pairs of samples mixed (mixup) if the recipe says so. The number of
-        rows of a batch is even, so that both samples of a pair are in one batch."""
+        """Return the batches with pairs of samples mixed, if the recipe has such a transform (mixup, cutmix).
+
+        The number of rows of a batch is even, so that both samples of a pair are in one batch.
+        """
         return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """Yield this rank's batches of step `first_step`, of step `first_step + 1`, and so on for `num_steps` steps.
-        Raises DataError.
+        """Yield this rank's batches of each step, from step `first_step` on, for `num_steps` steps. Raises DataError.
 
-        Steps are prepared ahead: by loader processes if the recipe sets `workers`; by a thread if the set is not in
-        memory; otherwise several steps are prepared at once. Close the iterator to end it early.
+        Loader processes prepare the steps ahead if the recipe sets `workers`. Otherwise threads read a set that is not
+        in memory, and copy batches to a GPU, ahead of their use. Close the iterator to end it early.
         """
         made = self._iterate_batches(first_step, num_steps)
         return made if self._pairs is None else self._each_paired(made)
@@ -234,7 +246,8 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return at most `most` steps with full batches, from `step` on, as one `_Run` for each epoch."""
+        """Return the steps with full batches from `step` on, at most `most` of them, as one `_Run` for each epoch. They
+        end before the first step with a smaller batch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -248,8 +261,8 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each step of `runs`. Their rows are read by one call of `take`, in the order (step,
-        chunk, row)."""
+        """Yield the batches of each step of `runs`. One call of `take` reads the rows of all these steps, in the order
+        (step, chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -275,11 +288,11 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Single pass over a set in the order of its rows, as batches for one data-parallel rank.
+    """Batches of an evaluation for one data-parallel rank, in the order of the rows of the set.
 
     Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
-    only that many samples, spread evenly over the set. `cuts`: with length buckets, each batch is cut to the bucket of
-    its longest sample.
+    only that many samples, spread evenly over the set. `cuts`: shorten each batch to the length bucket of its longest
+    sample, if fields have length buckets.
     """
 
     def __init__(
@@ -315,8 +328,8 @@ class EvaluationBatches:
         return move_batch(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
-        """Yield all batches of this rank; a set that is not in memory is read ahead. Raises DataError. Close the
-        iterator to end it early."""
+        """Yield all batches of this rank. A set that is not in memory is read ahead. Close the iterator to end it
+        early. Raises DataError."""
         if self._set.may_keep:
             return self._iterate_kept()
         if self._workers and not self._set.is_held:
@@ -325,7 +338,7 @@ class EvaluationBatches:
         if self._in_blocks:
             made = from_host(([batch] for batch in self._by_windows()), 0, len(self), self._device)
             return (batch for (batch,) in made)
-        if is_gpu(self._device):  # sets that are held on the host, too
+        if is_gpu(self._device):  # also for sets in host memory
             copied = copy_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
             return (batch for (batch,) in copied)
         if self._set.is_held:
@@ -333,7 +346,8 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches of a small set. They are kept in host memory after the first pass."""
+        """Yield this rank's batches of a set that fits into memory. After the first pass, the batches stay in host
+        memory for the next evaluation."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -341,7 +355,7 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """True if the set can be read block after block: all of it is evaluated, and no field is lazy."""
+        """True if the set is read block after block: it has blocks, all of it is evaluated, and no field is lazy."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:
@@ -373,7 +387,7 @@ class EvaluationBatches:
             level = int(self._cuts.levels[made.sample_ids].max(initial=0))
             made = replace(made, tensors=self._cuts.cut(made.tensors, level))
         skipped = self._set.prepared.is_skipped(made.sample_ids)
-        return made if skipped is None else without(made, skipped)
+        return made if skipped is None else mask_rows(made, skipped)
 
     def _make_packed(self, number: int) -> Batch:
         return pack_batch(self._on_host(number))
@@ -384,9 +398,11 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Return the order in which a set that is not shuffled is read block by block, each block once and ahead of its
-    use. Return None if the set cannot be read in this way: it is in memory or has no blocks, bad rows are skipped (the
-    next good row replaces each), or loader processes make whole steps."""
+    """Return the order in which the rows of an unshuffled set are read block by block, ahead of their use.
+
+    Return None if the set is not read in this way: it is in memory, it has fewer than two blocks, the recipe skips bad
+    rows, or loader processes make whole steps.
+    """
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -400,7 +416,7 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether a set that is in memory may be kept on the device (`may_lie_on_gpu` decides); always True if the
+    """Return whether a set in memory may be copied to the device as a whole (see `may_lie_on_gpu`); always True if the
     device is not a GPU. `steps_bytes`: memory that a step needs."""
     import torch
 
@@ -410,6 +426,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the sample numbers at these positions of an evaluation of `num_samples` samples, which are spread evenly
-    over a set of `total` samples."""
+    """Return the sample numbers at these positions of an evaluation. It uses `num_samples` samples, spread evenly over
+    a set of `total` samples."""
     return positions if num_samples == total else positions * total // num_samples

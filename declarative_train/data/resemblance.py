@@ -26,18 +26,18 @@ from declarative_train.data.split_rows import TRAINING
 from declarative_train.files.paths import SourceError
 
 _LEAST_ROWS = 20
-_SHARED, _BY_CHANCE = 0.2, 0.01  # shares of a set's rows
-_DISTINCT = 0.9  # values of a category per row
+_SHARED, _BY_CHANCE = 0.2, 0.01  # share of a set's rows that is reported; share that may be equal by chance
+_DISTINCT = 0.9  # different values of a category per row
 _ALIKE = 0.8  # correlation of neighbours
-_RUNS = 0.1  # of those that a random order would have
+_RUNS = 0.1  # reported if there are fewer changes of the value than this share of those in a random order
 _TIME = re.compile(r"(?i)(.*_)?(date|datetime|day|hour|month|time|timestamp|ts|week|year)(_.*)?")
 
 
 def check_resemblance(
     data: DataSpec, targets: Collection[str], classes: Collection[str], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each kind of resemblance between rows that is found. `targets`: the fields with which losses
-    compare outputs. `classes`: the targets that are classes."""
+    """Yield a warning for each kind of resemblance between rows that is found. `targets`: the fields that losses
+    compare with outputs. `classes`: the targets that are classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
     if data.window is not None or data.mix or training.held is None or training.num_samples < _LEAST_ROWS:
@@ -66,11 +66,12 @@ def check_resemblance(
 
 
 def _check_sets(data: DataSpec, sets: Mapping[str, PreparedSet], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set that shares many samples with the training set, compared by their bytes."""
+    """Yield a diagnostic for each set with many samples that also occur in the training set. Samples are compared by
+    their bytes."""
     training = sets[TRAINING]
     names = [field.name for field in data.fields]
     if any(each.held is None or any(name not in each.held for name in names) for each in sets.values()):
-        return  # pictures, or a set that is read on demand
+        return  # images, or a set that is not in memory
     assert training.held is not None
     size = max(sum(field.tensor.num_elements for field in data.fields), 1)
     most = max(_LEAST_ROWS, min(MOST_ROWS, MOST_ELEMENTS // size))
@@ -98,8 +99,10 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Return the probability that two rows have equal values in all columns `names`, if these columns were
-    independent. It is estimated from the first `most` rows. `held`: the values in memory, by field."""
+    """Estimate the probability that two rows are equal in all fields `names`, as if all their columns were independent.
+
+    The estimate uses the first `most` rows. `held`: dict from field name to the values in memory.
+    """
     found = 1.0
     for name in names:
         for column in held[name][:most].reshape(len(held[name][:most]), -1).T:
@@ -136,7 +139,7 @@ def _check_neighbours(
 
 
 def _correlation(values: np.ndarray) -> float:
-    """Return the correlation of each value with the next one. Return 0 for a target with few different values, such as
+    """Return the correlation of each value with the next one, or 0 for a target with few different values, such as
     classes."""
     if len(np.unique(values)) < len(values) // 2:
         return 0.0

@@ -19,7 +19,7 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: a map from the place in the set to the number of the row in the table."""
+    """Rows of a set: a map from the place in the set to the row number in the table."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -30,10 +30,11 @@ class SetRows(ABC):
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return the row numbers from place `start` up to `stop` of the set, in the form that `Table.read` accepts."""
+        """Return the row numbers at the places `start` to `stop` - 1 of the set, in the form that `Table.read`
+        accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Yield (place in the set of the chunk's first row, row numbers) for each chunk of `size` rows."""
+        """Yield (place in the set of the first row, row numbers) for each chunk of at most `size` rows."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
@@ -43,7 +44,7 @@ class SetRows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RowRange(SetRows):
-    """Rows of a set that are the consecutive rows from `start` up to `stop` of the table."""
+    """Rows of a set that are consecutive in the table: row `start` to row `stop` - 1."""
 
     start: int
     stop: int
@@ -77,16 +78,17 @@ class RowList(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
-    """Rows of a set of a mixture, whose table is several tables concatenated. `pieces`: the set's rows in each table.
-    `firsts`: the number, in the concatenated table, of each table's first row."""
+    """Rows of a set of a mixture, whose table is the concatenation of several tables. `pieces`: the rows of the set in
+    each of these tables, numbered within that table. `firsts`: the number of each table's first row in the
+    concatenation."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
 
     @property
     def begins(self) -> np.ndarray:
-        """Place in the set at which the rows of each table begin, then the number of all rows of the set: (tables +
-        1,)."""
+        """(tables + 1,): the place in the set at which the rows of each table begin, then the number of all rows of the
+        set."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -122,8 +124,8 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Random rows of `base`, for sets that are too large to list. They are the entries from `start` up to `stop` of a
-    random permutation of all rows of `base`."""
+    """Random rows of `base`, for sets that are too large to list. They are entries `start` to `stop` - 1 of the random
+    permutation of the rows of `base` that `key` determines."""
 
     base: SetRows
     key: int
@@ -142,14 +144,15 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Random share of the rows of each block, in the order of the file. It is for sets that are too large to list and
-    are read in blocks. If the first n rows of `base` end with a block, round(n * fraction) of them are in the share,
-    where fraction is the size of the share divided by that of `base`.
+    """Random share of the rows of each block, in the order of the file.
 
-        starts   (blocks + 1,) first row of each block, from row 0 on
-        base     the rows that are divided; None: all rows
-        others   True: the set has the rows of `base` that are not in the share
-        counts   (blocks + 1,) number of the set's rows before each block
+    It is for sets that are too large to list, and that are read in blocks. Each block gives the same fraction of its
+    rows, up to rounding: after each block, the share has round(n * fraction) of the n rows of `base` so far.
+
+    starts   (blocks + 1,) first row of each block, from row 0 on
+    base     the rows that are divided; None: all rows
+    others   True: the set has the rows of `base` that are not in the share
+    counts   (blocks + 1,) number of the set's rows before each block
     """
 
     starts: np.ndarray
@@ -160,8 +163,9 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random share of `num_rows` rows of `base` (None: of all rows), determined by `key`. With `others`,
-        return the rows of `base` that are not in that share. `starts`: (blocks + 1,), first row of each block."""
+        """Return a random share of `base` with `num_rows` rows, which `key` determines. `base`: None for all rows.
+        `others`: return the rows of `base` that are not in that share. `starts` (blocks + 1,): first row of each
+        block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -171,8 +175,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each row number in `rows`, how many of the set's rows have a smaller row number. Each entry of
-        `rows` is the start of a block or the end of the last one."""
+        """Return, for each row number in `rows`, how many rows of the set have a smaller number. Each entry of `rows`
+        must be the start of a block, or the end of the last one."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -203,12 +207,13 @@ class RowShare(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs (stretches of
-    consecutive rows), and no window extends from one run into the next. The k-th window of a run, from 0, begins `k *
-    stride` places after the start of the run.
+    """Samples that are windows of `length` consecutive places of a set.
 
-        begins  (runs,) place at which each run begins
-        counts  (runs + 1,) number of samples in all earlier runs
+    The places are divided into runs (ranges of consecutive rows). No window extends from one run into the next. Window
+    k of a run, from 0, begins `k * stride` places after the start of the run.
+
+    begins   (runs,) place at which each run begins
+    counts   (runs + 1,) number of samples in all earlier runs
     """
 
     length: int
@@ -230,17 +235,19 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Order of a table's rows for windows. `order`: the row numbers in this order, group after group. `sizes`: the
-    number of rows of each group; no window extends over two groups. Both are None for the order of the file, with all
-    rows in one group."""
+    """Order of a table's rows for windows.
+
+    `order`: the row numbers in this order, group after group. `sizes`: the number of rows of each group; no window
+    extends over two groups. Both are None if all rows are one group, in the order of the file.
+    """
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group
 
 
 def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
-    """Return the order of a table's rows for windows. Raises ValueError if a column that defines the order has values
-    without an order; the message names the keys of the recipe."""
+    """Return the order of a table's rows for windows. Raises ValueError if the values of a column that defines the
+    order cannot be sorted; the message names the key of the recipe."""
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
@@ -250,9 +257,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row numbers in the order that windows need, number of rows in each group) for the rows from `first`
-    up to `stop`. These are the rows of one source; in a mixture, each source has groups of its own.
-    """
+    """Return (row numbers in the order that windows need, number of rows in each group) for the rows `first` to `stop`
+    - 1. These are the rows of one source of a mixture: each source has groups of its own."""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]
@@ -263,8 +269,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the rows of a set in the order that its windows need, and the windows. No window extends over the end of
-    a group, or over a row that belongs to another set."""
+    """Return the rows of a set in the order that its windows need, and the windows. A window ends at the end of a
+    group, and before a row that belongs to another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)

@@ -1,10 +1,9 @@
-"""Prepared sets of a run, made from its DataSpec: prepared now, kept from an earlier call, or shared by another
-process of this machine; and samples of these sets for checks of values before the run.
+"""Prepared sets of a run, made from its DataSpec, and samples of these sets for checks of values before the run.
 
-Sets that `describe` prepared in this process are not read again. To share sets, one process moves them to a file
-without a name (memfd), which disappears with the last process that has it open. Each process maps it privately, so
-writes are not shared. If sets cannot be shared (another operating system, sets that are not in memory, user code that
-cannot be pickled), every process prepares its own sets.
+Sets that `describe` prepared in this process are not prepared again. Other processes of this machine can share them:
+one process moves them to a file without a name (memfd), which disappears with the last process that has it open. Each
+process maps it privately, so writes are not shared. If sets cannot be shared (another operating system, sets that are
+not in memory, user code that cannot be pickled), every process prepares its own sets.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from declarative_train.components.registry import ComponentError
 from declarative_train.components.split import Split
 from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import format_count
-from declarative_train.data.field_reader import BadSampleError, columns_of, make_part
+from declarative_train.data.field_reader import BadSampleError, columns_of, make_reader
 from declarative_train.data.lazy_fields import TransformChain, TransformError
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
 from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
@@ -52,12 +51,12 @@ MOST_ELEMENTS = 1 << 22
 """Largest number of elements of a field, so that an operation on it takes no noticeable time."""
 MOST_READ = 1 << 12
 """Largest number of samples of a set that is not in memory, which are read for this alone."""
-_MOST_COLUMNS = 64  # of a field whose extremes are looked for: an image has them everywhere
+_MOST_COLUMNS = 64  # a field with more columns is not searched for extremes: an image has them everywhere
 
 
 def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
-    """Keep these sets, and forget those kept before: the next call of `prepare_sets` with an equal spec returns
-    them."""
+    """Keep these sets, so that the next call of `prepare_sets` with an equal spec returns them. Sets that were kept
+    before are forgotten."""
     _keep(_key(spec), sets)
 
 
@@ -67,8 +66,8 @@ def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
 
 
 def _key(spec: DataSpec) -> str:
-    """Return the spec as a JSON text, to compare specs. (`asdict` would first copy the record of each of 10,000
-    files.)"""
+    """Return the spec as JSON text, which is equal for equal specs. `dataclasses.asdict` is not used: it would copy the
+    record of each file, of which there may be 10,000."""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 
@@ -77,8 +76,8 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
-    """Return the prepared sets by name, `training` first. They are prepared now, unless `remember` or `accept` kept
-    sets for an equal spec. Raises DataError if the data differ from the spec."""
+    """Return the prepared sets by name, `training` first. They are prepared now, if `remember` or `accept` did not keep
+    sets of an equal spec. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -145,7 +144,7 @@ def _prepare_one(
             raise DataError(f"the column `{missed[0]}` of field `{spec.name}` no longer exists")
         if (why := field.misreads(spec.statistics)) is not None:
             raise DataError(f"field `{spec.name}` differs from the plan: {why}")
-        part = make_part(spec.name, field, columns, spec.statistics, window, chain)
+        part = make_reader(spec.name, field, columns, spec.statistics, window, chain)
         parts.append(part)
         if part.sample != spec.tensor:
             raise DataError(f"field `{part.name}` is now {part.sample}, but the plan was made for {spec.tensor}")
@@ -161,9 +160,12 @@ def _prepare_one(
 
 
 class Offer(NamedTuple):
-    """Reference to the file in which another process shares its sets: process id `pid` and file descriptor `file`.
-    `mark`: the first bytes of the file, by which it is recognised, because a process in another container may have the
-    same id. `ends`: offsets in the file at which the pickled sets and each of their arrays end."""
+    """Reference to the file in which another process shares its sets.
+
+    `pid`, `file`: id of that process, and its file descriptor. `mark`: the first bytes of the file; they show that it
+    is the right file, because a process in another container may have the same id. `ends`: offsets in the file at which
+    the mark, the pickled sets, and each of their arrays end.
+    """
 
     pid: int
     file: int
@@ -172,8 +174,10 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets and move them to shared memory, which this process then uses too. Return a reference for other
-    processes; None if the sets cannot be shared. Raises DataError."""
+    """Prepare the sets and move them to shared memory, which this process then uses too.
+
+    Return a reference for other processes; None if the sets cannot be shared. Raises DataError.
+    """
     sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None
@@ -182,7 +186,8 @@ def offer(spec: DataSpec) -> Offer | None:
         without_tables = {name: replace(each, table=_ClosedTable(each.table)) for name, each in sets.items()}
         pickled = pickle.dumps(without_tables, protocol=5, buffer_callback=buffers.append)
         made = _write_pieces([memoryview(pickled), *(each.raw() for each in buffers)])
-    except (pickle.PicklingError, AttributeError, TypeError, BufferError, OSError):  # each its own, as ever
+    # every process then prepares its own sets
+    except (pickle.PicklingError, AttributeError, TypeError, BufferError, OSError):
         return None
     accept(spec, made)
     return made
@@ -190,12 +195,14 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
-    """Share the prepared sets with other processes during the `with` block, and yield the reference to them (see
-    `offer`). Yield None if the sets cannot be shared, or if they cannot be prepared; the other processes then report
-    the error."""
+    """Share the prepared sets with other processes during the `with` block.
+
+    Yield a reference for them (see `offer`). Yield None if the sets cannot be shared or prepared: each process then
+    prepares its own sets, and reports the error.
+    """
     try:
         made = offer(spec)
-    except DataError:  # which the others find, too, and say
+    except DataError:  # the other processes find it too, and report it
         made = None
     try:
         yield made
@@ -205,8 +212,8 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Map the sets that another process shares (`made`), so that `prepare_sets` returns them. Return False if that is
-    not possible."""
+    """Map the sets that another process shares, so that `prepare_sets` returns them. `made`: the reference to them.
+    Return False if they cannot be mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -255,21 +262,25 @@ def _align(place: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set in memory, in a process that has not opened the set's files. It has only the facts that are known
-    without reading them."""
+    """Table of a set in memory, in a process that has not opened the files. Its rows cannot be read; it knows their
+    number, the names of the files, and the blocks."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
         self.members, self.blocks = table.members, table.blocks
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        raise SourceError("unreadable", "the rows of a held set were asked of its files, which are not open here")
+        raise SourceError(
+            "unreadable", "rows of a set in memory were requested from its files, which this process has not opened"
+        )
 
 
 class Sample:
-    """Samples for checks of values: some or all samples of the training set, followed by some or all of the other sets
-    in the order of the recipe. `is_whole`: every sample of every set is included. `num_training`: how many training
-    samples are included."""
+    """Samples for checks of values: samples of the training set, followed by samples of the other sets in the order of
+    the recipe.
+
+    `num_training`: number of training samples among them. `is_whole`: True if no sample of any set is left out.
+    """
 
     def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets
@@ -281,8 +292,8 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`; None if the field
-        is lazy (images) or cannot be read now."""
+        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`. Return None if the
+        field is lazy (images), or if its values cannot be read now."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
@@ -294,10 +305,13 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return {field: values} for the first `num_rows` training samples, and for up to `most` more samples in which
-        a field has its minimum, its maximum or its value closest to zero: there, logarithms, roots and divisions fail
-        first. If the set is not in memory, return only the first samples. The value is None for a field that cannot be
-        read now."""
+        """Return a dict from field name to values, for the first `num_rows` training samples and at most `most` further
+        ones with extreme values.
+
+        A value is extreme if it is the minimum or the maximum of its column, or the closest to zero: logarithms, roots
+        and divisions fail there first. A set that is not in memory is not searched for them. The values of a field are
+        None if it is lazy or cannot be read now.
+        """
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}
         found = {name: self.values(name) for name in names}
@@ -314,8 +328,8 @@ class Sample:
             yield from (int(np.argmin(column)), int(np.argmax(column)), int(np.argmin(np.abs(column))))
 
     def values(self, name: str) -> np.ndarray | None:
-        """Return the values (N, *sample shape) of a field for all N of these samples; None if the field is lazy
-        (images) or cannot be read now."""
+        """Return the values (N, *sample shape) of a field for all of these N samples. Return None if the field is lazy
+        (images), or if its values cannot be read now."""
         if name not in self._values and self._is_lazy(name):
             self._values[name] = None
         if name not in self._values:
@@ -329,12 +343,12 @@ class Sample:
         return self._values[name]
 
     def _is_lazy(self, name: str) -> bool:
-        """Return whether a field is lazy: decoding its values (images) would take too long."""
+        """Return whether a field is lazy, so that decoding its values (images) would take too long here."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the position (file and row) of sample number `row` of these samples, for messages. For a window, it
-        is the position of the first row of the window."""
+        """Return the position (row and file) of sample number `row` of these samples, for messages. The position of a
+        window is that of its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]
@@ -354,8 +368,8 @@ def sample(spec: DataSpec) -> Sample:
 
 
 def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
-    """Return at most `most` sample numbers of a set, ascending: all samples if there are so few, else samples spread
-    evenly over the set. If the set is not in memory, return the first samples instead."""
+    """Return the numbers of at most `most` samples of a set, ascending and spread evenly over the set. If the set is
+    not in memory, they are its first samples."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))
     if each.num_samples <= most:

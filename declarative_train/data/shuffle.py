@@ -31,17 +31,19 @@ from declarative_train.data.rows import RowChain, RowList, RowRange, RowShare, S
 from declarative_train.data.spec import RollSpec
 
 STREAMS = 32  # at most, if the recipe sets no number
-POOL_BYTES = 512 << 20  # of samples that are shuffled together, if the recipe sets no number
+POOL_BYTES = 512 << 20  # memory of the samples that are shuffled together, if the recipe sets no number
 LEAST_BYTES = 32  # least memory of a sample in a window: its number and its place
-_LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
+_LEAST_BLOCKS = 2  # blocks per window; with fewer blocks in memory, there are fewer streams
 
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Return the block shuffle (its number of streams, and of blocks per window) that keeps about `window` samples in
-    memory; if `window` is None, as many as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None.
-    `sample_bytes`: size of one sample."""
+    """Return a block shuffle (number of streams, blocks per window) that keeps about `window` samples in memory.
+
+    `window`: None means as many samples as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None.
+    `sample_bytes`: size of one sample.
+    """
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
-    blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
+    blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # blocks in memory at a time
     if streams is None:
         streams = 1
         while streams < STREAMS and 2 * streams * _LEAST_BLOCKS <= blocks:
@@ -60,10 +62,12 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together: `size` consecutive samples of the block layout of epoch number `epoch`,
-    from place `start` on (the block layout is defined at the top of this file). `number`: number of the window
-    in the epoch. `stream`: number of the stream that the window belongs to. `key`: key of the random
-    permutation of the samples; None: they are not shuffled.
+    """Samples that are shuffled together: `size` consecutive samples of the block layout (see the top of this file) of
+    one epoch.
+
+    `start`: place of the first sample in the block layout. `number`: number of the window in the epoch. `stream`:
+    number of the stream that the window belongs to. `key`: key of the random permutation of the samples; None: they are
+    not shuffled.
     """
 
     epoch: int
@@ -74,15 +78,13 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the permutation of the window, (size,) int64: entry k is the sample that is used at position k of the
-        window. Samples are numbered from 0 within the window.
-        """
+        """Return the permutation of the window, (size,) int64: entry k is the sample that is used in turn k. Samples
+        are numbered from 0 within the window."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the sample that is used at each of `places`, numbered from 0 within the window. `places`: indices
-        into the block layout, all inside this window.
-        """
+        """Return the sample that is used at each of `places`, numbered from 0 within the window. `places`: indices into
+        the block layout, all in this window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -93,8 +95,11 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of a block-shuffled set. `starts` (blocks + 1,): the number of the first sample of each block, then the
-    number of all samples. `seed`: None means that blocks and samples keep their order."""
+    """Order of a block-shuffled set.
+
+    `starts` (blocks + 1,): the number of the first sample of each block, then the number of all samples. `roll`: number
+    of streams, and of blocks per window. `seed`: None means that blocks and samples keep their order.
+    """
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -109,30 +114,31 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the samples at `positions` of an epoch, as numbers in the set (int64)."""
+        """Return the number in the set (int64) of the sample at each of these positions of an epoch."""
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the indices into the block layout that belong to `positions` of an epoch. They are the same in every
-        epoch.
-        """
+        """Return the index into the block layout that belongs to each of these positions of an epoch. It is the same in
+        every epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return indices into the block layout for the samples of `count` consecutive full batches. `positions`:
-        positions of the epoch inside the first batch; from each later batch, the same part is used.
-        """
+        """Return the indices into the block layout for some samples of `count` consecutive full batches. `positions`:
+        the positions of these samples in the first batch, counted from the start of the epoch; each later batch gives
+        the samples at the same positions within it."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return (index of the first sample of each run, length of all runs) for `positions` of one full batch. A run
-        is all samples of one stream in the batch. They have consecutive indices in the block layout, and the next
-        full batch continues each run. Return an empty array and length 0 if `positions` contains only part of a
-        run.
+        """Divide `positions`, which are in one full batch, into runs. Return (index into the block layout of the first
+        sample of each run, number of samples of every run).
+
+        A run is all samples of one stream in the batch: they are consecutive in the block layout, and the next full
+        batch continues them. If the positions are not whole runs of equal size, return an empty array and 0, or a size
+        of 0.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -141,22 +147,23 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each of `positions` of an epoch, the number of its stream and the index of its sample within the
-        stream.
-        """
+        """Return two arrays with one entry for each of `positions` of an epoch: the number of its stream, and the index
+        of its sample within the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
         begin = positions - slot
         if size % count == 0 and positions.size and int(positions.max()) < self.num_samples // size * size:
-            streams = slot // (size // count)  # full batches of equal shares: the same by less
+            # full batches to which all streams give the same number: a shorter computation of the same result
+            streams = slot // (size // count)
             return streams, begin // count + slot - streams * (size // count)
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return an index into the block layout for each entry of the three arrays. An entry describes one sample: it
-        is at index `slot` of a run of `length` positions of the sequence that begins at position `begin`, sorted by
-        stream.
+        """Return an index into the block layout for each sample that the three arrays describe.
+
+        A run of `length` positions of the sequence, from position `begin` on, is sorted by stream; the sample is at
+        index `slot` of the result.
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -164,12 +171,12 @@ class RolledOrder:
     def _turns_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = self.num_streams
         phase, rounds, rest = begin % count, length // count, length % count
-        # every stream gives `rounds` samples, and `rest` of them, from `phase` on in a circle, give one more
-        first = np.maximum(phase + rest - count, 0)  # so many of the streams 0, 1, ... give one more
-        last = np.minimum(phase + rest, count)  # and those from `phase` up to here
+        # every stream gives `rounds` samples, and `rest` streams, counted cyclically from `phase` on, give one more
+        first = np.maximum(phase + rest - count, 0)  # streams 0 to first - 1 give one more
+        last = np.minimum(phase + rest, count)  # streams phase to last - 1 give one more
         streams = _stream_of(slot, rounds, first, phase, last)
         before = streams * rounds + np.minimum(streams, first) + np.clip(streams - phase, 0, last - phase)
-        turn = -((streams - begin) // count)  # of the first position from `begin` on that is the stream's
+        turn = -((streams - begin) // count)  # turn of the stream at its first position from `begin` on
         return streams, turn + slot - before
 
     def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
@@ -183,14 +190,22 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of each slot of a run of the sequence, which is sorted by stream. Each stream has `rounds` or
-    rounds + 1 consecutive slots: streams 0 to first - 1 have rounds + 1; from there to phase - 1, `rounds`; from there
-    to last - 1, rounds + 1; all later ones, `rounds`. The five arrays have one entry for each result."""
+    """Return the stream at index `slot` of a run of the sequence that is sorted by stream.
+
+    Each stream has `rounds` or rounds + 1 consecutive slots:
+
+    streams 0 to first - 1        rounds + 1
+    streams first to phase - 1    rounds
+    streams phase to last - 1     rounds + 1
+    all later streams             rounds
+
+    The five arrays have one entry for each result. A range that ends before it begins is empty.
+    """
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
     end_last = end_phase + (last - np.maximum(phase, first)) * more
-    few = np.maximum(rounds, 1)  # without rounds, those stretches have no slots
+    few = np.maximum(rounds, 1)  # if `rounds` is 0, those streams have no slots, and the divisor does not matter
     found = np.where(slot < end_first, slot // more, first + (slot - end_first) // few)
     found = np.where(slot >= end_phase, np.maximum(phase, first) + (slot - end_phase) // more, found)
     found = np.where(slot >= end_last, last + (slot - end_last) // few, found)
@@ -198,9 +213,10 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Block layout of one epoch: the order of the blocks, and the windows that are cut from it. Its memory grows
-    with the number of blocks. `stretches`: the place at which each stream begins, then the end of the last one.
-    `window`: blocks per window.
+    """Block layout of one epoch: the order of the blocks, and the windows that are cut from it.
+
+    `stretches`: the place at which each stream begins, then the end of the last one. `window`: blocks per window. The
+    memory of the object grows with the number of blocks.
     """
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
@@ -242,8 +258,8 @@ class EpochLayout:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
-        """Return the pieces of blocks of which a window consists. `ShuffleWindow.inner` counts the samples of the
-        window in the order of these pieces."""
+        """Return the pieces of blocks of which a window consists. `ShuffleWindow.inner` numbers the samples of the
+        window in this order."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -257,23 +273,29 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the block layout at which the windows of stream number `stream` (of `num_streams`) begin.
-    `laid`: the place at which each block begins. `start`, `stop`: places at which the stream begins and ends.
-    `window`: blocks per window."""
+    """Return the places of the block layout at which the windows of one stream begin.
+
+    `laid`: the place at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`:
+    blocks per window. `stream`, `num_streams`: number of the stream, and of all streams.
+    """
     first = int(np.searchsorted(laid, start, side="right"))
-    ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
+    # ends of the blocks of the stream, without the last block
+    ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]
     second = 1 + stream * window // num_streams
     taken = np.concatenate([[0], np.arange(second, max(len(ends), 1), window)])
     return np.concatenate([[start], ends[taken[taken < len(ends)]]]).astype(np.int64)
 
 
-MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that overlap are many in a few bytes
+# larger blocks are cut if the table allows it: a few bytes of text can have very many overlapping windows
+MOST_SAMPLES = 1 << 17
 
 
 def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
-    """Return (blocks + 1,) int64: number of the first sample of each block (a sample belongs to the block of its first
-    row), then the number of all samples. None if the table has no blocks, or the rows are in another order than in the
-    files."""
+    """Return (blocks + 1,) int64: the number of the first sample of each block, then the number of all samples.
+
+    A sample belongs to the block of its first row. Return None if the table has no blocks, or if the rows are not in
+    the order of the files.
+    """
     if table.blocks is None:
         return None
     places = _places(np.asarray(table.blocks, np.int64), rows)
@@ -281,9 +303,8 @@ def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.nd
 
 
 def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
-    """Return how many samples begin before each of `places` (indices of rows in a set). `windows`: how samples are
-    cut from the rows; None: each row is a sample.
-    """
+    """Return how many samples begin before each of `places` (indices of rows in a set). `windows`: the windows of the
+    set; None: each row is a sample."""
     if windows is None or not len(windows.begins):
         return places if windows is None else np.zeros_like(places)
     run = np.searchsorted(windows.begins, places, side="right") - 1
@@ -293,8 +314,8 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return the maximum size in bytes at which a set is kept in memory. It is 0 (never in memory) if the recipe sets
-    a shuffle window (`window`, in samples) smaller than the set, and the set can be read in blocks."""
+    """Return the maximum size in bytes at which a set is kept in memory. It is 0 if the set can be read in blocks and
+    the recipe sets a shuffle window (`window`, in samples) that is smaller than the set."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -302,15 +323,17 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return the maximum size in bytes at which the other sets of the training set's source are kept in memory. It is
-    0 (never in memory) if that source is read in blocks: the rows of these sets are spread over all files, so that all
-    files would be read before the first step."""
+    """Return the maximum size in bytes at which other sets than the training set are kept in memory.
+
+    It is 0 if the training set is read in blocks. Rows of the other sets are then spread over all files, so that
+    keeping them would mean reading all files before the first step.
+    """
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
 def choose_roll(training: PreparedSet, window: int | None, streams: int | None) -> RollSpec | None:
-    """Return the block shuffle of the training set, given the recipe's keys `window` and `streams`. None for a full
-    shuffle: all samples are in memory, or the source reads single rows efficiently."""
+    """Return the block shuffle of the training set, or None for a full shuffle. `window`, `streams`: keys of the
+    recipe. A full shuffle is chosen if all samples are in memory, or if the source reads single rows efficiently."""
     size, num_samples = training.size_bytes, training.num_samples
     if training.table.blocks is None or training.is_held or not num_samples or size is None:
         return None
@@ -326,8 +349,8 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Return the starts of blocks (blocks + 1,), after cutting each block with more than `most` samples into equal
-    parts."""
+    """Cut each block with more than `most` samples into parts of about equal size. `starts` (blocks + 1,): the first
+    sample of each block, then the number of all samples. Return the same for the new blocks."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -336,8 +359,11 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return, for each of `starts` (the table's row at which a block begins), the index within the set of the
-    first row of the set that is at or after it. None if the set's rows are not in the order of the files.
+    """Return the place in the set at which each block begins. `starts`: the row of the table at which each block
+    begins.
+
+    If that row is not in the set, the place is that of the set's next row. Return None if the rows of the set are not
+    in the order of the files.
     """
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)

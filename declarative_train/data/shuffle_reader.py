@@ -1,8 +1,8 @@
-"""Reader of a block-shuffled set: the samples of one rank, or of one loader process. They are taken from windows that
-threads read ahead.
+"""Reader of a block-shuffled set: the samples of one rank, or of one loader process. They are taken from shuffle
+windows that threads read ahead.
 
-A window is dropped when its stream reaches the next one. The number of samples in memory limits how far the threads
-read ahead, so that memory does not grow during a run.
+A window is dropped when its stream reaches the next window. Threads stop reading ahead when the windows in memory have
+a certain number of samples, so that memory does not grow during a run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from declarative_train.data.shuffle_windows import Arena, HeldWindow, Runs, Wind
 from declarative_train.data.spec import BatchSpec
 from declarative_train.data.tensor_sets import ReadSet, SampleSet, as_data_error, dtype_of
 
-_AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
-_SPARE = 2  # further windows that fit
+_AHEAD = 0.25  # samples that threads may read ahead, as a share of the samples in use
+_SPARE = 2  # additional windows for which the arena has room
 _THREADS = 4
-_LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
+_LOOKED_AT = 1 << 18  # positions that are examined to find the streams that a rank reads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Data that a rank needs from position `position` of epoch `epoch` to the end of epoch `last_epoch`. `streams`:
-    the streams that it reads. `tail`: the rank's positions in the last batch of each epoch, if that batch is not full;
-    else empty."""
+    """Samples that a rank needs: those of its streams, from position `position` of epoch `epoch` to the end of epoch
+    `last_epoch`.
+
+    `streams`: numbers of the streams that the rank reads. `tail`: the rank's positions in the last batch of an epoch if
+    that batch is not full, else empty.
+    """
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -49,8 +52,7 @@ class RankNeeds:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[WindowName]:
-        """Yield (epoch, number) of each window that the rank needs, in the order in which the rank first reads from
-        them."""
+        """Yield (epoch, number) of each window that the rank needs, in the order in which it is first read from."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
@@ -68,16 +70,16 @@ class RankNeeds:
 
 
 class _Apart(NamedTuple):
-    """Samples of a batch whose window is not in the arena, so that they are gathered separately: their places in the
-    batch, and their values by field."""
+    """Samples of a batch whose rows are not in the arena (the common memory of windows), so that they are gathered
+    separately. `places`: their places in the batch. `values`: dict from field name to their values."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
 
 
 class WindowsAhead:
-    """Windows of a block-shuffled set that a rank needs. Threads read them ahead, in the order in which they are used.
-    `close` ends the threads."""
+    """Shuffle windows that a rank needs. Threads read them ahead, in the order of their first use. `close` ends the
+    threads."""
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
         self._order = order
@@ -90,9 +92,9 @@ class WindowsAhead:
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
         parts = () if prepared.lazy else prepared.parts
         kinds = {part.name: (part.row.shape, window_dtype(prepared, part)) for part in parts}
-        # windows dropped in one gather, at most one of each stream, are still read while others are made
+        # windows dropped in one call of `gather`, at most one per stream, are still needed while others are read
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
-        self._done: list[HeldWindow] = []  # dropped in this gather: may be read until it ends
+        self._done: list[HeldWindow] = []  # dropped in this call of `gather`, at whose end their memory is released
         self._held: Prefetcher[WindowName, HeldWindow] = Prefetcher(
             lambda name: HeldWindow(prepared, order, name, self._arena),
             needs.windows(order),
@@ -103,21 +105,24 @@ class WindowsAhead:
         self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch`: None means
-        epoch 0. Positions must increase from call to call. Raises DataError."""
+        """Return the samples at these positions of an epoch: their numbers, and a dict from field name to tensor.
+
+        `of_epoch`: None means epoch 0. Positions must increase from call to call, because windows that are used up are
+        dropped. Raises DataError.
+        """
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return sample numbers and tensors for `count` full batches. `positions`: some positions of the first batch;
-        the same positions of each following batch are used."""
+        """Return sample numbers and tensors for `count` consecutive full batches. `positions`: the wanted positions of
+        the first batch; each later batch gives the samples at the same positions within it."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return sample numbers and tensors of `count` batches, each of which has `length` samples from each of
-        several streams. `firsts`: for each stream, the place of the block layout at which its samples begin."""
+        """Return sample numbers and tensors of `count` batches, each with `length` samples from each of several
+        streams. `firsts`: for each stream, the place in the block layout at which its samples begin."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -127,7 +132,7 @@ class WindowsAhead:
             while done < size:
                 number = int(layout.number_of(np.asarray(first + done)))
                 stop = min(size, int(layout.cuts[number + 1]) - first)
-                if (window := self._together(epoch, number)) is not None:
+                if (window := self._window_in_arena(epoch, number)) is not None:
                     inside = slice(first + done - window.window.start, first + stop - window.window.start)
                     parts.append((window.samples[inside], window.index[inside]))
                 else:
@@ -142,13 +147,14 @@ class WindowsAhead:
         return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """Return the sample numbers at these places of the block layout of an epoch, and their tensors by field."""
+        """Return the samples at these places of the block layout of an epoch: their numbers, and a dict from field name
+        to tensor."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
         apart: list[_Apart] = []
         for number, mine in runs.by(numbers):
-            if (window := self._together(epoch, number)) is not None:
+            if (window := self._window_in_arena(epoch, number)) is not None:
                 inside = mine.numbers(window.window.start)
                 mine.put(samples, window.samples[inside])
                 mine.put(index, window.index[inside])
@@ -159,8 +165,11 @@ class WindowsAhead:
         return samples, self._gather_tensors(index, apart)
 
     def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """Return the tensors of samples, by field. `index`: the row in the arena at which each sample begins. `apart`:
-        samples whose values are not in the arena; their entries of `index` are ignored."""
+        """Return a dict from field name to the tensor of the samples, one row for each entry of `index`.
+
+        `index`: the row in the arena at which each sample begins. `apart`: samples that are not in the arena, with
+        their values; their entries of `index` are ignored.
+        """
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
             values = gather_rows(self._prepared, self._arena.rows, index)
@@ -171,12 +180,13 @@ class WindowsAhead:
                 values[name][each.places] = rows
         while self._done:
             self._done.pop().release()
-        wide = {part.name: values[part.name].astype(part.storage, copy=False) for part in parts}  # by this thread
+        # converted by NumPy, which uses this thread only
+        wide = {part.name: values[part.name].astype(part.storage, copy=False) for part in parts}
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
-    def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return window `number` of an epoch if it is in the arena, so that its samples can be gathered together with
-        those of other windows; None if its samples must be gathered separately."""
+    def _window_in_arena(self, epoch: int, number: int) -> HeldWindow | None:
+        """Return window `number` of an epoch if its rows are in the arena, from which samples of several windows are
+        gathered together; else None."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
@@ -209,9 +219,12 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return the sample numbers at these positions of a mixture, and their tensors by field. The mixture is in memory
-    or read row by row. Random transforms depend on the pass over the source, so an image that an epoch uses twice is
-    transformed differently each time. Raises DataError."""
+    """Return the samples at these positions of a mixture, which is in memory or read row by row: their numbers, and a
+    dict from field name to tensor.
+
+    The numbers differ between passes over a source, and random transforms depend on them: an image that an epoch uses
+    twice is transformed in two ways. Raises DataError.
+    """
     placed = order.at(epoch, positions)
     found = order.samples(placed)
     numbers = order.numbers(found, placed)
@@ -222,8 +235,8 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
 
 
 class MixedWindows:
-    """Reader of the samples of a mixture that a rank needs; some of the sources are block-shuffled. `real`: function
-    (step) -> the positions that the rank needs in the step. `close` ends the threads."""
+    """Reader of the samples of a mixture that a rank needs, if some of the sources are block-shuffled. `unpadded`:
+    function (step) -> the positions that the rank needs in the step, without padding. `close` ends the threads."""
 
     def __init__(
         self,
@@ -232,7 +245,7 @@ class MixedWindows:
         batch: BatchSpec,
         first_step: int,
         num_steps: int,
-        real: Callable[[int], np.ndarray],
+        unpadded: Callable[[int], np.ndarray],
     ) -> None:
         self._order = order
         self._rows = ReadSet(prepared)
@@ -242,7 +255,7 @@ class MixedWindows:
             found.epoch * prepared.num_samples + place
             for found, place in ((first, first.start), (last, last.start + last.size))
         ]
-        streams = self._streams(batch, real) if order.rolled else {}
+        streams = self._streams(batch, unpadded) if order.rolled else {}
         self._ahead: dict[int, WindowsAhead] = {}
         for source, rolled in order.rolled.items():
             begin, end = order.schedule.before(source, np.asarray(ends)).tolist()
@@ -250,22 +263,24 @@ class MixedWindows:
             needs = RankNeeds(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
-    def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return, for each block-shuffled source, the streams that this rank reads. They depend on the number of
-        samples that a batch has from the source, which varies; so they are collected from some steps of an epoch.
-        Samples of other streams are read row by row."""
+    def _streams(self, batch: BatchSpec, unpadded: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
+        """Return a dict from each block-shuffled source to the streams that this rank reads from it.
+
+        The streams depend on how many samples of the source a batch has, which differs from batch to batch. They are
+        therefore collected from many steps of an epoch. A sample of any other stream is read as a single row.
+        """
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
         for step in np.unique(np.linspace(1, batch.steps_per_epoch, most).astype(np.int64)).tolist():
-            placed = self._order.at(0, real(step))
+            placed = self._order.at(0, unpadded(step))
             for source, rolled in self._order.rolled.items():
                 places = placed.places[placed.sources == source]
                 found[source] |= set((np.searchsorted(rolled.stretches, places, side="right") - 1).tolist())
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the sample numbers at these positions of an epoch, and their tensors by field. `of_epoch`: None means
-        epoch 0. Raises DataError."""
+        """Return the samples at these positions of an epoch: their numbers, and a dict from field name to tensor.
+        `of_epoch`: None means epoch 0. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -285,8 +300,8 @@ class MixedWindows:
 
 
 def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
-    """Return one tensor per field with `size` rows. `pieces`: (positions in the batch, tensors by field); each row is
-    put at its position."""
+    """Join pieces of a batch of `size` rows, and return a dict from field name to tensor. A piece is (positions in the
+    batch, dict from field name to tensor); row k of its tensors is put at its position k."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
     index = torch.from_numpy(back)
@@ -295,8 +310,11 @@ def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size:
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """Share of a rank's rows that one loader process makes. The rank's rows of each chunk are divided into `num_parts`
-    parts; this share has part number `part` of each chunk. Without loader processes, the only part has all rows."""
+    """Share of a rank's rows that one loader process makes.
+
+    The rank's rows of each chunk are divided into `num_parts` parts; this share is part number `part` of each chunk.
+    Without loader processes, there is one part with all rows.
+    """
 
     prepared: PreparedSet
     order: RolledOrder | MixedOrder
@@ -309,7 +327,7 @@ class RolledShare:
 
     def windows(self) -> WindowsAhead | MixedWindows:
         if isinstance(self.order, MixedOrder):
-            return MixedWindows(self.prepared, self.order, self.batch, self.first_step, self.num_steps, self.real)
+            return MixedWindows(self.prepared, self.order, self.batch, self.first_step, self.num_steps, self.unpadded)
         num_samples = self.prepared.num_samples
         last = locate(self.first_step + max(self.num_steps, 1) - 1, self.batch, num_samples)
         first = locate(self.first_step, self.batch, num_samples)
@@ -318,38 +336,39 @@ class RolledShare:
 
     def positions(self, step: int) -> list[np.ndarray]:
         """Return the positions of this share in a step, padding included, as one array per chunk."""
-        return self._of_part(step, real=False)
+        return self._of_part(step, pads=True)
 
-    def real(self, step: int) -> np.ndarray:
+    def unpadded(self, step: int) -> np.ndarray:
         """Return all positions of this share in a step, without padding, as one array."""
-        return np.concatenate(self._of_part(step, real=True))
+        return np.concatenate(self._of_part(step, pads=False))
 
-    def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
-        """Return the positions of this share in a step, one array per chunk. `real`: leave out padding."""
+    def _of_part(self, step: int, *, pads: bool) -> list[np.ndarray]:
+        """Return the positions of this share in a step, one array for each chunk. `pads`: include padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
         mine = slots(found, self.batch, self.dp_rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
         before = [sum(map(len, each[: self.part])) for each in parts]
         return [
-            each[self.part][: max(0, slot.num_rows - skipped)] if real else each[self.part]
+            each[self.part] if pads else each[self.part][: max(0, slot.num_rows - skipped)]
             for slot, each, skipped in zip(mine, parts, before, strict=True)
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the streams that this share reads. If the number of streams does not divide the batch size, the
-        streams differ from step to step, and after enough steps the share has read all of them."""
+        """Return the numbers of the streams that this share reads in full batches. Several steps are examined: if the
+        batch size is not a multiple of the number of streams, the streams differ from step to step, until they
+        repeat."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
-        chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
+        chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, pads=False)]
         positions = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions of this share in the last batch of an epoch if that batch is not full, else an empty
-        array. In such a batch a loader process reads other streams than in full batches."""
+        """Return the positions of this share in the last batch of an epoch if that batch is smaller, else an empty
+        array. In such a batch, the positions belong to other streams than in full batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
-        return np.empty(0, np.int64) if is_full else self.real(last)
+        return np.empty(0, np.int64) if is_full else self.unpadded(last)
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
@@ -364,8 +383,8 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Return result `number` of a loader process: one part of one step. Results are numbered step after step, and
-    within a step part after part; loader process p makes part p of every step."""
+    """Make one part of one step, in a loader process. Results are numbered step after step, and within a step part
+    after part: loader process p makes part p of every step."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
@@ -376,22 +395,24 @@ class _PartMaker:
         self._windows: WindowsAhead | MixedWindows | None = None
 
     def make(self, number: int) -> Any:
-        if self._windows is None:  # in the process that uses them: threads do not cross a fork
+        if self._windows is None:  # started in the process that uses them: threads do not survive a fork
             self._windows = self._share.windows()
         step = self._share.first_step + number
         epoch = locate(step, self._share.batch, self._share.prepared.num_samples).epoch
         chunks = self._share.positions(step)
         positions = np.concatenate(chunks)
-        if not len(positions):  # of a short step that the other parts make
+        if not len(positions):  # the last, smaller batch of an epoch may have no row for this part
             return Batch({}, 0, None, positions, epoch), [0] * len(chunks)
         ids, tensors = self._windows.gather(epoch, positions)
         return pack_batch(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Return a function of the type `Take`, (epoch, positions) -> (sample numbers, tensors), that ignores its
-    arguments and returns `pieces` joined. `pieces`: the parts of one step, of each loader process; they are joined
-    chunk by chunk."""
+    """Join the parts of one step, chunk by chunk. `pieces`: the result of each loader process.
+
+    Return a function of the type `Take`, (epoch, positions) -> (sample numbers, tensors). It ignores its arguments,
+    because the samples were read before.
+    """
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

@@ -1,5 +1,5 @@
-"""Windows of a block-shuffled set in memory. Each window is read and converted once, and its rows are copied to
-batches by a few large copies."""
+"""Shuffle windows in memory. The rows of each window are read and converted once, and are copied to batches by a few
+large copies."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from declarative_train.data.shuffle import BlockPiece, RolledOrder, ShuffleWindo
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.tensor_sets import as_data_error
 
-_SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
+_SPARSE = 8  # rows are read as one slice if at least one in so many is wanted
 WindowName = tuple[int, int]
 """Epoch of a window, and its number in that epoch."""
-_LONG = 8  # rows of a window from which on they are moved together
+_LONG = 8  # from this number of rows on, the rows of a sample are copied together
 
 
 class Arena:
-    """Memory for the rows of several windows, one array per field, so that the rows of a batch are copied from one
-    array.
+    """Memory for the rows of several windows, with one array for each field, so that the rows of a batch are copied
+    from one array. Thread-safe.
 
-    Freed rows are reused, those with the lowest index first: touching a new page of memory costs as much as filling
-    it, and pages that are never used cost nothing. Thread-safe.
+    Freed rows are reused first, from the lowest index on: the first use of a page of memory costs as much as filling
+    it, and pages that are never used cost nothing.
 
-    `rows`: {field: array (capacity, *row shape)}.
+    `rows`: dict from field name to array (capacity, *row shape).
     """
 
     def __init__(self, capacity: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> None:
         self.rows = {name: np.empty((capacity, *shape), dtype) for name, (shape, dtype) in kinds.items()}
-        self._free = [(0, capacity)]  # stretches (first, end), ascending, never side by side
+        self._free = [(0, capacity)]  # free ranges (first, end), ascending; adjacent ranges are merged
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int | None:
-        """Reserve `count` consecutive rows, whose content is undefined, and return the index of the first; None if no
-        such rows are free."""
+        """Reserve `count` consecutive rows and return the index of the first; None if there are not so many free rows
+        together. Their content is undefined."""
         with self._lock:
             for place, (first, end) in enumerate(self._free):
                 if end - first >= count:
@@ -64,9 +64,11 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """R runs of rows that are consecutive both in a batch and in their source. The three arrays are (R,), in the order
-    of the batch: the place in the batch at which a run begins, the number of its first row in the source, and its
-    length."""
+    """R runs of rows. The rows of a run are consecutive in a batch and in the source of the batch.
+
+    The arrays (R,) are in the order of the batch. `places`: place of a run's first row in the batch. `firsts`: number
+    of that row in the source. `lengths`: number of rows of the run.
+    """
 
     places: np.ndarray
     firsts: np.ndarray
@@ -74,15 +76,15 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Return the runs of consecutive numbers in `numbers` (N,) int64, the row number in the source of each row of
-        a batch."""
+        """Divide the rows of a batch into runs. `numbers` (N,) int64: number in the source of each row of the batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Divide the runs at the row numbers `ends`, which are ascending. Return (the new runs, (R,) for each new run
-        the index in `ends` of the last entry that is at most the number of its first row). No run begins before the
-        first entry.
+        """Cut the runs at the row numbers `ends`, which ascend. No run begins before the first entry of `ends`.
+
+        Return the new runs, and an array with the range of each new run: range k is from `ends[k]` up to `ends[k +
+        1]`.
         """
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
@@ -96,15 +98,15 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Yield (owner, runs that belong to this owner) for each owner. `owners` (R,): the number of each run's owner,
-        such as a window."""
+        """Group the runs by owner, and yield (owner, runs of this owner). `owners` (R,): number of the owner of each
+        run, such as a window."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the number in the source of each row of the runs, minus `first`. If all these numbers are
-        consecutive, return them as a slice."""
+        """Return the number in the source of each row of the runs, minus `first`: as a slice if all these numbers are
+        consecutive, else as an array."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -118,10 +120,11 @@ class Runs(NamedTuple):
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Copy `rows`, the values of all rows of the runs, one run after the other, to their places in `found`, an
-        array of the batch."""
+        """Copy values to the places of the runs in a batch. `rows`: the values, one run after the other. `found`: array
+        of the batch, which is changed."""
         lengths, count, done = self.lengths, len(self.lengths), 0
-        begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
+        # the first run, or the last, may be shorter than the others: the end of a window cuts it
+        begin = int(count > 1 and lengths[0] != lengths[1])
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
         for each in (slice(0, begin), slice(begin, stop), slice(max(begin, stop), count)):
             if size := int(lengths[each].sum()):
@@ -141,7 +144,7 @@ def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.nd
 
 
 def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return ranges of consecutive numbers, concatenated: `lengths[i]` numbers from `begins[i]` on, for each i."""
+    """Return ranges of consecutive numbers as one array: for each i, the `lengths[i]` numbers from `begins[i]` on."""
     before = np.cumsum(lengths) - lengths
     found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)
     return found
@@ -150,12 +153,15 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows, of which the bad ones are replaced. Return the values of the fields `parts` of all
-    good rows, the columns of the lazy fields `lazy` of all good rows, and for each row the index of the good row to
-    use: itself or, for a bad row, the next good one. The last result is None if no row was bad. Raises BadSampleError
-    and SourceError."""
+    """Convert consecutive rows, and replace each bad row by the next good one. Raises BadSampleError and SourceError.
+
+    Return three things: a dict from field name to the values of the good rows, for the fields `parts`; a dict from
+    column to content for the good rows, for the fields `lazy`; and for each row the index of the good row to use, None
+    if no row is bad.
+    """
     table = prepared.table
-    read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
+    # one read for all columns: the files of a sample are next to each other in an archive
+    read = read_once(table, column_names([*parts, *lazy]), numbers)
     raw = {name: read[name] for name in column_names(lazy)}
     try:
         return values_of(read, numbers, parts), raw, None
@@ -179,8 +185,8 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows, for each field in `parts` into the array given for it. Return the columns of the lazy
-    fields `lazy`. Raises BadSampleError and SourceError."""
+    """Convert consecutive rows, and write the values of each field of `parts` into its array. Return a dict from column
+    to content for the lazy fields. Raises BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
@@ -189,9 +195,11 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns for the rows `numbers`, which must ascend. If there are few gaps between the rows, they are
-    read as one slice, without caching, because they are not read again soon. Otherwise `Table.read` is used, which
-    caches. Raises SourceError."""
+    """Return a dict from column to content for the rows `numbers`, which must ascend and are not read again soon.
+
+    Rows with small gaps are read as one slice, without a cache. Other rows are read by `Table.read`, which has a cache.
+    Raises SourceError.
+    """
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1
@@ -201,11 +209,12 @@ def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray)
 
 
 class HeldWindow:
-    """Window of samples in memory: the rows of each field; for images, the columns with their paths.
+    """Shuffle window in memory: the converted rows of its samples. Of images, only the columns with their paths are in
+    memory.
 
-    samples  (size,) int64, the numbers of the samples in the order of the window
-    index    (size,) int64, the first row of each sample: in the arena or, if that was full, in the window's own arrays.
-             Rows of consecutive samples need not be consecutive: one gather costs less than sorting the rows first
+    samples  (size,) int64, the numbers of the samples in the order in which they are used
+    index    (size,) int64, the first row of each sample: in the arena or, if that was full, in arrays of the window.
+             Rows are in the order of the file: it is faster to gather rows in random order once than to sort them first
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
@@ -230,13 +239,13 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the samples of this window must be gathered separately from those of other windows, because its rows
-        are not in the arena: the arena was full, or a field is lazy."""
+        """True if the rows of this window are not in the arena, because the arena was full or a field is lazy. Its
+        samples must then be gathered separately from those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return, for each field, an array for `num_rows` rows: a part of the arena, or a new array if the arena is
-        full or a field is lazy."""
+        """Return a dict from field to an array for `num_rows` rows. The arrays are parts of the arena, or new arrays if
+        the arena is full or a field is lazy."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}
@@ -246,8 +255,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window. Return the index of the first row of each sample; None if sample k begins at
-        row k for every k."""
+        """Read the pieces of the window. Return the index of the first row of each sample; None if samples are rows, so
+        that sample k is row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -265,8 +274,8 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces of the window, and replace each bad row by the next good row of the same piece. Return the
-        index of the first row of each sample."""
+        """Read the pieces of the window, and replace each bad row by the next good row of its piece. Return the index
+        of the first row of each sample."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -277,36 +286,36 @@ class HeldWindow:
             values.append(made)
             raws.append(raw)
         for part, room in self._room(parts, offset).items():
-            np.concatenate([each[part.name] for each in values], out=room, casting="unsafe")  # into narrow integers
+            # "unsafe" allows the conversion to smaller integers
+            np.concatenate([each[part.name] for each in values], out=room, casting="unsafe")
         self._raw = {name: np.concatenate([each[name] for each in raws]) for name in raws[0]}
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Return the memory of the window to the arena. The rows must not be read afterwards."""
+        """Give the memory of the window back to the arena. Its rows must not be read afterwards."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the numbers of the samples at these places of the window, and {field: (N, *sample shape)}. Raises
-        DataError."""
-        pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
-        index = self.index[places]  # after the pictures, in whose place others may stand
-        return self.samples[places], gather_rows(self._prepared, self._rows, index) | pictures
+        """Return the samples at these places of the window: their numbers, and a dict from field name to values (N,
+        *sample shape). Raises DataError."""
+        lazy = self._decode_lazy(places, self.index.take(places)) if self._raw else {}
+        index = self.index[places]  # after decoding, which may have replaced broken images
+        return self.samples[places], gather_rows(self._prepared, self._rows, index) | lazy
 
-    def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
+    def _decode_lazy(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         raw = {name: values[index] for name, values in self._raw.items()}
         given = {part.name: LazyValues.of(part.field, part.columns, raw) for part in self._prepared.lazy}
         with as_data_error(self._prepared):
             try:
-                return self._prepared.pictures(given, self.samples[places], self.window.epoch)
+                return self._prepared.decode_lazy(given, self.samples[places], self.window.epoch)
             except BadSampleError as error:
                 self._skip(error, places)
-        return self._pictures(places, self.index.take(places))
+        return self._decode_lazy(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Use the next sample of the window, from now on, in place of the sample in `error`, whose image is broken.
-        `places`: the places in the window of the samples that are being read. Raises `error` if every sample was
-        tried."""
+        """Replace the sample in `error`, whose image is broken, by the next sample of the window from now on. `places`:
+        places in the window of the samples that are being read. Raises `error` if every sample was tried."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -320,8 +329,11 @@ class HeldWindow:
 
 
 def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Return {field: (N, *sample shape)} for N samples. `rows`: {field: its rows}. `index` (N,): the first row of each
-    sample. (NumPy copies short rows several times faster than torch's `index_select`, with one thread.)"""
+    """Return a dict from field name to values (N, *sample shape), for N samples.
+
+    `rows`: dict from field name to all rows of the field. `index` (N,): the first row of each sample. NumPy is used
+    because it copies short rows several times faster than torch's `index_select` with one thread.
+    """
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -329,16 +341,16 @@ def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np
             if windows is not None:
                 cut = range(windows.length)[part.cut]
                 if isinstance(cut, range) and cut.step == 1 and len(cut) >= _LONG:
-                    found[part.name] = _runs(own, index + cut.start, len(cut))
+                    found[part.name] = _gather_slices(own, index + cut.start, len(cut))
                     continue
                 places = index + cut if isinstance(cut, int) else index[:, None] + np.asarray(cut)
             found[part.name] = own.take(places, axis=0)
     return found
 
 
-def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """Return (N, length, *row shape): for each of the N entries of `begins`, the `length` rows from there on. They are
-    copied together, in a third of the time of single rows."""
+def _gather_slices(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
+    """Return (N, length, *row shape): for each of the N entries of `begins`, the `length` rows from there on. Whole
+    slices are copied, which takes a third of the time of single rows."""
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
@@ -346,19 +358,19 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
 
 
 def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a window stores a field; it is the same as for a set in memory."""
+    """Return the numpy dtype in which a window stores a field: the same as for a set in memory."""
     return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return, as int64, the sample numbers of all pieces, one piece after the other. A piece is (first sample number,
-    count)."""
+    """Return the sample numbers of all pieces, one piece after the other, as int64. A piece is (first sample number,
+    number of samples)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of one piece of a window. The piece has `count` samples, from sample number `first` on."""
+    """Rows of one piece of a window: `num_rows` rows, with `count` samples from sample number `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -375,7 +387,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """Return the index of the first row of each sample, where the first row of the piece has index 0."""
+        """Return the index of the first row of each sample, counted from the first row of the piece."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))

@@ -1,10 +1,10 @@
-"""Skipping of bad rows (`on_bad_row: skip`): rows that are found before a run are left out; samples that are found
-later are replaced.
+"""Skipping of bad rows (`on_bad_row: skip`). Rows that are found before a run are left out. Samples that are found to
+be bad during a run are replaced.
 
 left out    rows that cannot be parsed, lack a value that a field needs, or have a value that a field of a set in
             memory cannot convert; the set is as if the files did not contain them
-replaced    samples of sets that are read on request (images, tables larger than memory): the next good sample of the
-            set is used. A training batch therefore keeps its size, and losses are divided by the same numbers on
+replaced    samples of sets that are read during the run (images, tables larger than memory): the next good sample of
+            the set is used. A training batch therefore keeps its size, and losses are divided by the same numbers on
             every rank. In an evaluation such a sample has weight 0.
 
 The replacement depends on the files alone: ranks do not communicate.
@@ -26,7 +26,7 @@ from declarative_train.data.rows import SetRows
 
 FILE = "skipped_rows.jsonl"  # in the folder of a run
 SHOWN = 3
-_SCANNED = 1 << 24  # rows of a table that are looked at beforehand for missing values
+_SCANNED = 1 << 24  # a table with more rows is not searched for missing values before a run
 _CHUNK = 1 << 16
 
 
@@ -39,8 +39,8 @@ class Skipped(NamedTuple):
 
 
 class SkipLog:
-    """Log file of skipped rows, to which this process and its forked processes append; each write is a whole line, so
-    that lines do not mix."""
+    """Log file of skipped rows. This process and the processes that it forks append to it. Each write is a whole line,
+    so that lines do not mix."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -67,8 +67,8 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the rows in the log file at `path`, each once. All processes of a run write to this file. Return [] if it
-    cannot be read."""
+    """Return the skipped rows in the log file at `path`, to which all processes of a run write; [] if it cannot be
+    read. A row that several processes wrote is returned once."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
@@ -79,14 +79,14 @@ def read_skipped(path: str) -> list[Skipped]:
 
 
 def in_words(found: Sequence[Skipped]) -> str:
-    """Return the skipped rows as a sentence: `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
+    """Describe the skipped rows for a message: `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
     shown = [f"{each.place} ({each.why})" for each in found[:SHOWN]]
     more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return f"{len(found):,} {'row' if len(found) == 1 else 'rows'} skipped: {', '.join([*shown, *more])}"
 
 
 class Skips:
-    """Bad rows of a set that this process has found. `left_out`: rows that were removed before the run."""
+    """Bad rows of a set that this process has found. `left_out`: rows that were removed from the set before the run."""
 
     def __init__(self, left_out: Sequence[Skipped] = ()) -> None:
         self.left_out = list(left_out)
@@ -94,7 +94,7 @@ class Skips:
         self._sorted = np.empty(0, np.int64)
 
     def add(self, row: int) -> bool:
-        """Add the number of a bad row. Return False if it was added before, else True."""
+        """Mark a row number as bad. Return True if it was not marked before."""
         if row in self._rows:
             return False
         self._rows.add(row)
@@ -111,7 +111,7 @@ class Skips:
 
     def replace_bad(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
         """Return the sample numbers `samples`, with each known bad sample replaced by the next good sample of the set.
-        `rows`: the rows of the set."""
+        `rows`: rows of the set; each row is a sample."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)
@@ -127,8 +127,8 @@ class Skips:
 
 
 def convert_to_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Convert text columns to numbers, if the table is in memory: each column that a field of type `tensor` reads and
-    in which fewer than one value in five is not a number. These values become missing values."""
+    """Convert text columns of a table in memory to numbers, if fields of type `tensor` read them and fewer than one
+    value in five is not a number. Such a value becomes a missing value."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -139,16 +139,19 @@ def convert_to_numbers(table: Table, fields: Collection[Field]) -> None:
 
 
 def is_scanned(table: Table) -> bool:
-    """Return whether a table is small enough that all its rows are searched for missing values before a run."""
+    """Return whether a table is small enough to search all its rows for missing values before a run."""
     return table.num_rows <= _SCANNED
 
 
 def find_complete_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return, by set, the rows that have every value that a field needs, and the rows that are left out because such a
-    value is missing. If the table is too large to be searched, all rows are kept. `fields`: {name: (field, names of
-    its columns)}. Raises SourceError."""
+    """Return two dicts by name of the set: the rows that have every value that the fields need, and the rows that are
+    left out because a value is missing.
+
+    If the table is too large to be searched, no row is left out. `fields`: dict from field name to (field, names of its
+    columns). Raises SourceError.
+    """
     asked = {
         column: name
         for name, (field, columns) in fields.items()
@@ -194,7 +197,7 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
-    """Return (row, error) for each of the rows 0 to size - 1 that fails, found by bisection. `fails(start, stop)`
+    """Find the rows among 0 to size - 1 that fail, by bisection, and return (row, error) for each. `fails(start, stop)`
     returns an error if a row of that range fails, else None."""
     found = []
     waiting = [(0, size)]

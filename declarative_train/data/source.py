@@ -1,5 +1,5 @@
-"""Sources of a recipe: the opened tables, the columns that fields read and the rows that can be used; and records of
-the files, by which later changes of a file are noticed."""
+"""Sources of a recipe: the opened tables, the columns that fields read, and the rows that can be used. Also records of
+the files, which show whether a file changed later."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from declarative_train.recipe.sections.data import DataSection
 
 Path = tuple[str | int, ...]
-WHOLE_BYTES = 64 << 20  # a file up to here may be read whole
-ALL_BYTES = 256 << 20  # all files of a recipe together: a second of hashing
+WHOLE_BYTES = 64 << 20  # a file of at most this size is hashed completely
+ALL_BYTES = 256 << 20  # if all files together are larger, none is hashed completely; hashing this much takes a second
 SAMPLE_BYTES = 64 << 10
 
 
@@ -41,8 +41,7 @@ def may_run(component: object) -> bool:
 
 
 def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
-    """Return a diagnostic for each component of a plugin (source, field or transform) in the section whose code must
-    not be run."""
+    """Return a diagnostic for each source, field or transform of a plugin whose code must not be run."""
     return [
         plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
         for what, path, component in _parts(section)
@@ -51,8 +50,8 @@ def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
 
 
 def make_outlines(section: DataSection) -> dict[str | None, Table]:
-    """Return a table without rows for each source of a plugin that declares its columns. The key is the name of the
-    set whose own source it is, or None for the main source."""
+    """Return a table without rows for each source of a plugin that declares its columns. The key is None for the main
+    source, else the name of the set that has this source."""
     found: dict[str | None, Table] = {}
     for name, source in list_sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
@@ -62,7 +61,8 @@ def make_outlines(section: DataSection) -> dict[str | None, Table]:
 
 
 def list_sources(section: DataSection) -> dict[str | None, Dataset]:
-    """Return the main source (under None), and the own source of each set that has one, by name of the set."""
+    """Return a dict with the main source under the key None, and each source of a single set under the name of the
+    set."""
     own = {name: split.own_source for name, split in section.split.items()}
     return {None: section.source, **{name: source for name, source in own.items() if source is not None}}
 
@@ -83,15 +83,18 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[SetRows, Windows | None]]:
-    """Return, by set, the rows in the order of its samples, and the windows (None if the section has no window)."""
+    """Return, for each set, its rows in the order of the samples, and its windows (None if each row is a sample)."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """Open a source and return its table. With `skips`, rows that cannot be parsed are left out, and a text column
-    that a field of type `tensor` reads becomes numbers if few of its values are not numbers. Raises SourceError."""
+    """Open a source and return its table. Raises SourceError.
+
+    `skips`: leave out rows that cannot be parsed, and convert text columns that fields of type `tensor` read to
+    numbers, if few of their values are not numbers.
+    """
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
@@ -104,8 +107,8 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
 def find_usable_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return, by set, the rows that can be used, and the rows that are left out. With `skips`, a row is left out if a
-    value that a field needs is missing (see `find_complete_rows`). Without `skips`, no row is left out. Raises
+    """Return two dicts by name of the set: the rows that can be used, and the rows that are left out because a needed
+    value is missing. Without `skips`, no row is left out: a missing value is reported later as an error. Raises
     SourceError."""
     if not skips:
         return dict(rows), {}
@@ -114,7 +117,7 @@ def find_usable_rows(
 
 
 def open_sources(draft: DataDraft) -> dict[str | None, Table]:
-    """Open the main source (key None) and the own sources of sets (key: name of the set). A source that fails is
+    """Open the main source (key None) and the sources of single sets (key: name of the set). A source that fails is
     reported and left out."""
     tables: dict[str | None, Table] = {}
     for name, dataset in list_sources(draft.section).items():
@@ -133,8 +136,8 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return {(source, field): columns}. A source is None for the main source, else the name of the set whose own
-    source it is. A field that does not fit its columns is reported and left out."""
+    """Return a dict from (source, field) to the columns that the field reads. The source is None for the main source,
+    else the name of the set that has this source. A field that does not fit its columns is reported and left out."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():
@@ -147,7 +150,8 @@ def find_columns(
                 at = draft.span(f"data.fields.{name}.exclude")
                 draft.report(column_does_not_fit(at, name, "`exclude` removes all of its columns", None))
                 continue
-            shape_error = field.check(columns) if table.num_rows else None  # types are those of the values
+            # without rows, the types of the columns are not known
+            shape_error = field.check(columns) if table.num_rows else None
             if shape_error is None and source is not None and (None, name) in found:
                 shape_error = _other_shape(field, found[None, name], columns)
             if shape_error is not None:
@@ -170,8 +174,8 @@ def _missing_column(
 
 
 def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
-    """Return whether a split or the window names a column that the main source does not have. Each of these columns is
-    reported."""
+    """Return whether a split or the window names a column that the main source does not have. Report each such
+    column."""
     asked = [
         (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
         for name, split in draft.section.split.items()
@@ -192,16 +196,19 @@ def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) ->
 
 
 def record_files(paths: Iterable[str]) -> list[FileRecord]:
-    """Return a record of each file of the data, by which changes are noticed. Raises SourceError."""
+    """Return a record of each file of the data, which shows whether the file changed later. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record_file(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
 
 def record_file(path: str, *, whole: bool) -> FileRecord:
-    """Return the record of a file or folder. For a folder, it has a hash of names and sizes, and the date of the
-    newest file. For a file, it has a hash of the content if `whole`; otherwise the date, and a hash of the size and of
-    the first, middle and last 64 KiB. Raises SourceError."""
+    """Return the record of a file or folder. Raises SourceError.
+
+    The record of a folder has a hash of the names and sizes, and the date of the newest file. The record of a file has
+    a hash of the whole content if `whole`. Otherwise it has the date of the file, and a hash of its size and its first,
+    middle and last 64 KiB.
+    """
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -231,8 +238,7 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """Return the record of a remote folder: a hash of the names in its listing, and of the sizes and tags that the
-    listing has for them."""
+    """Return the record of a remote folder: a hash of the names, sizes and tags in its listing."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

@@ -13,10 +13,12 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file on which the plan depends, by which changes of the file are noticed. If `modified_ns` is None,
-    `sha256` is a hash of the whole content. Otherwise `sha256` is a hash of the size and of samples of the content (for
-    a folder, of the names and sizes of its files), and `modified_ns` is a date, which shows on this machine whether the
-    rest may have changed; 0: the date is unknown."""
+    """Record of a file or folder on which the plan depends. It shows whether the file changed later.
+
+    `sha256` is a hash of the whole content if `modified_ns` is None. Otherwise it is a hash of the size and of parts of
+    the content (for a folder: of the names and sizes of its files). `modified_ns` is then the date of the last change,
+    which shows on this machine whether the rest may have changed; 0 if the date is unknown.
+    """
 
     path: str
     size_bytes: int
@@ -28,10 +30,10 @@ class FileRecord:
 class FieldSpec:
     """Field: one named tensor of a sample.
 
-    `component`: keys of the field in the recipe. `statistics`: numbers that the type of the field needs (`subtract`,
-    `divide`, `fill`, `vocabulary`, ...). They are computed from the training rows when the recipe is compiled, or
-    taken from the run whose weights the model starts from; then `statistics_from` names that run. `columns`: names of
-    the columns that the field reads, in order.
+    `component`: keys of the field in the recipe. `columns`: names of the columns that the field reads, in order.
+    `statistics`: values that the conversion of the field needs (`subtract`, `divide`, `fill`, `vocabulary`, ...). They
+    are computed from the training rows when the recipe is compiled. If the model starts from the weights of a run, they
+    are taken from that run, and `statistics_from` names it.
     """
 
     name: str
@@ -72,9 +74,12 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """Named set of samples. `source`: the set's own source; None: its rows come from the main source, and `split` says
-    which rows. `held_bytes`: size of the set if it is kept in memory, else 0. `buckets`: the number of samples of each
-    level (data/length_buckets.py)."""
+    """Named set of samples.
+
+    `source`: source of this set alone; None: the rows come from the main source, and `split` says which ones.
+    `held_bytes`: size of the set if it is kept in memory, else 0. `buckets`: number of samples of each level
+    (data/length_buckets.py).
+    """
 
     name: str
     num_samples: int
@@ -85,8 +90,8 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set of `held_bytes` is kept on a GPU. The set must fit into the memory that steps leave free
-    (`free_bytes` minus `steps_bytes`), and into an eighth of `free_bytes`."""
+    """Return whether a set of `held_bytes` may be kept on a GPU with `free_bytes` of free memory. It must take at most
+    an eighth of this memory, and fit into the part that a step (`steps_bytes`) does not use."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
@@ -128,16 +133,17 @@ class BatchSpec:
         rank  = p // microbatch_size % data_parallel_size     data-parallel rank
         row   = p % microbatch_size
 
-    So the samples that all ranks process at the same time (a chunk) are consecutive. The assignment depends only on
-    the four sizes. A last, partial batch fills the first slots. A rank without a row in a chunk gets one repeat of a
-    real row, with weight 0. A pipeline pads every chunk to microbatch_size in the same way.
+    So the samples that all ranks process at the same time (a chunk) are consecutive. The assignment depends only on the
+    four sizes. A last, smaller batch fills the first slots. A rank without a sample in a chunk gets one row of padding:
+    a repeated sample with weight 0. With `pad_to_full`, as in a pipeline, every slot is padded to microbatch_size
+    rows.
     """
 
     global_batch_size: int
     data_parallel_size: int
     accumulation: int
     microbatch_size: int
-    num_microbatches: int  # of the pipeline; 1 elsewhere
+    num_microbatches: int  # of a pipeline schedule; 1 without a pipeline
     steps_per_epoch: int
     pad_to_full: bool = False  # every chunk has microbatch_size rows (pipeline, compile)
 

@@ -34,14 +34,14 @@ from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.open_files import format_path
 
-MOST_CLASSES = 20  # that are named one by one
-_NOT_WHICH = {"rows"}  # how many there are, and not which ones
+MOST_CLASSES = 20  # a message names the classes if there are at most so many
+_NOT_WHICH = {"rows"}  # keys that decide how many rows there are, but not which ones
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of one set in the order of its samples, with their table, and the windows that are cut from them. `source`:
-    name of the set if it has a source of its own, else None."""
+    """Rows of one set in the order of its samples, the table that has them, and the windows that are cut from them.
+    `source`: name of the set if the table is the source of this set alone, else None."""
 
     source: str | None
     table: Table
@@ -50,12 +50,13 @@ class RowsOfSet:
 
 
 def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:
-    """Return the rows of every set, in the order of the recipe. Return None, after a report, if the rows cannot be
-    divided or a set is empty. `tables`: table of each source."""
+    """Return the rows of every set, in the order of the recipe. If the rows cannot be divided or a set is empty, report
+    it and return None. `tables`: table of each source."""
     by, sort = (None, None) if draft.window is None else (draft.window.by, draft.window.sort)
     found: dict[str, RowsOfSet] = {}
     try:
-        order = row_order(tables[None], draft.window)  # first: sets cut by `last` follow it too
+        # before the split, because sets of `type: last` are cut in this order too
+        order = row_order(tables[None], draft.window)
         cuts = split_rows(tables[None], draft.section.split, draft.seed, by, sort)
         _check_cuts(draft, tables[None], cuts)
         cuts = _usable(draft, tables[None], cuts)
@@ -93,7 +94,7 @@ def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
 
 
 def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> None:
-    """Report splits that are possible, but probably not intended."""
+    """Report divisions into sets, and windows, that are possible but probably not intended."""
     for diagnostic in group_in_two_sets(main, cuts, draft.section.split, draft.span):
         draft.report(diagnostic)
     sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in draft.section.split.items()}
@@ -134,8 +135,8 @@ def _set_rows(
 def find_overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set with a source of its own that reads a file which the training set or another set
-    reads too. (Sets divided from one source never share a row.)"""
+    """Yield a diagnostic for each set with a source of its own, if this source reads a file that the training set or
+    another set reads too. Sets that are divided from one source are not examined: they never share a row."""
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source
@@ -163,9 +164,11 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set that has no row of some class of a target, although another set has one. A target
-    is checked only if all sets are in memory. Targets with more than `MOST_CLASSES` classes and several classes per row
-    are not checked: tokens of texts are such targets, and every set lacks many tokens."""
+    """Yield a diagnostic for each set without a row of some class of a target, if another set has such a row.
+
+    A target is checked only if all sets are in memory. Targets with several values per row and more than `MOST_CLASSES`
+    classes are not checked: tokens of texts are such targets, and every set lacks many tokens.
+    """
     for field in data.fields:
         if field.name not in targets:
             continue
@@ -184,8 +187,8 @@ def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) 
 def find_undefined_metrics(
     data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each metric that would be nan in the evaluation of a set that is in memory. `metrics`:
-    (name, component, target) of each metric."""
+    """Yield a diagnostic for each metric that would be nan in every evaluation of a set. Only sets in memory are
+    checked. `metrics`: (name, component, target) of each metric."""
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():
@@ -217,8 +220,8 @@ def _sets_without_class(
 
 
 def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return a part of a message that names the missing classes: the first few and, if there are many classes, how
-    many are missing."""
+    """Return the part of a message that names the missing classes: the first four of them. If there are many classes,
+    it also has the number of missing ones."""
     names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
@@ -226,8 +229,8 @@ def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str
 
 
 def _name_class(field: FieldSpec, number: float) -> str:
-    """Return the name of a class for a message: its number and, if the field has a vocabulary, its value in the
-    column."""
+    """Return the name of a class for a message: its number, and the value in the column if the field has a
+    vocabulary."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

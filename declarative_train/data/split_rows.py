@@ -13,14 +13,12 @@ from declarative_train.data.order import permute
 from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, RowShare, SetRows
 
 TRAINING = "training"
-LISTED = 1 << 27  # rows of files whose numbers are listed (1 GiB), so that they are read in the order of the file
-LISTED_MADE = (
-    1 << 20
-)  # rows that are computed, in any order at the same cost; a random set of more is drawn by position
+LISTED = 1 << 27  # of at most so many rows of files, the numbers are listed (1 GiB) and read in the order of the file
+LISTED_MADE = 1 << 20  # the same limit for generated rows, which cost the same in any order
 
 
 class SplitError(Exception):
-    """Error: the rows of a set cannot be chosen; the message is for the user."""
+    """Error: the rows of the set `name` cannot be chosen. The message is for the user."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -30,11 +28,12 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, SetRows]:
-    """Return the rows of `training`, and of every set that is divided from this table; no row is in two sets. `by` and
-    `sort` are keys of the window. Raises SplitError.
+    """Divide the rows of a table into `training` and the sets of `splits`, and return the rows of each set. No row is
+    in two sets.
 
-    Rows are assigned in this order: first to sets of given values, then to sets of the last rows, then to sets of
-    whole groups, then to sets of random single rows. `training` gets the rest.
+    `by`, `sort`: keys of the window. Rows are assigned in this order: first to sets of given values, then to sets of
+    the last rows, then to sets of whole groups, then to sets of random single rows. `training` gets the rest. Splits
+    with a source of their own are ignored. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -83,8 +82,8 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
-    """Return the rows of the sets of a mixture, like `split_rows`. Each source is split separately; a split with the
-    key `of` gets rows of that source only."""
+    """Divide the rows of a mixture into sets, like `split_rows`. The rows of each source are divided separately. A
+    split with the key `of` gets rows of that source only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -111,8 +110,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the starts of the table's blocks, from which a set can get a share of each block. Return None if `rows`
-    are not in the order of the file, or the table has no blocks."""
+    """Return the first row of each block of the table, so that a set can get a share of each block. Return None if the
+    table has no blocks, or `rows` are not all rows from row 0 on in the order of the file."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
@@ -161,7 +160,7 @@ def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
 
 
 def _separate(rows: SetRows, chosen: np.ndarray | range) -> tuple[SetRows, SetRows]:
-    """Return the rows at the chosen (ascending) places, and the rows at all other places."""
+    """Return two sets of rows: those at the places `chosen`, which ascend, and all others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

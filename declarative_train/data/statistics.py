@@ -28,18 +28,18 @@ from declarative_train.files.paths import SourceError
 Problem = BadSampleError | SourceError | ValueError
 Statistics = dict[str, dict[str, object]]
 Measured = tuple[Statistics, dict[str, Any]]
-"""Statistics by field, and errors by field."""
+"""Dict from field name to statistics, and dict from field name to error."""
 _OF_THE_DATA = frozenset(
     {"least", "greatest", "template"}
-)  # what the rows hold, or are written by: a number is the same
+)  # these describe the rows, but do not change the meaning of a number
 _SHOWN = 8
 
 
 def measure(
     table: Table, training: SetRows, parts: Sequence[FieldReader]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return the statistics of each field, from one pass over the training rows, and the error of each field that
-    failed."""
+    """Compute the statistics of all fields in one pass over the training rows. Return two dicts by field name: the
+    statistics, and the error of each field that failed."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
     counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
     problems: dict[str, Problem] = {}
@@ -69,15 +69,15 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows of `table` the set has, as
-    a part of the cache key."""
+    """Cache on disk of the statistics of one set. `cut`: part of the cache key, with everything that decides which rows
+    of `table` are in the set."""
 
     table: Table
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the statistics from the cache. If they are not there, call `measure` and store its result, unless it
-        has errors. With `may_keep` False the cache is neither read nor written."""
+        """Return the statistics and errors of the fields from the cache, or else from `measure`, whose result is stored
+        if it has no errors. `may_keep`: False means that the cache is neither read nor written."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -88,8 +88,8 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Call `look`, which checks the values of `parts`, unless the cache shows that an earlier check of the same
-        values succeeded."""
+        """Call `look`, which checks the values of `parts`. The call is left out if the cache shows that a check of the
+        same values succeeded earlier."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
@@ -118,14 +118,14 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys as in the earlier run. If so, the statistics of that run are
-        used, and none are computed."""
+        """Return whether the field has the same keys as in the earlier run, so that the statistics of that run are used
+        without computing any."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """Return the name of the run from which the statistics of a field come; "" if they are computed from the training
-    rows."""
+    """Return the name of the earlier run that the statistics of a field come from; "" if they are computed from the
+    training rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 
@@ -133,7 +133,7 @@ def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return statistics and errors like `measure`. Statistics that the earlier run has are taken from it; only the
-    others are computed from the training rows."""
+    others are computed."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
@@ -141,8 +141,8 @@ def measure_missing(
 
 
 def find_misreading(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return a diagnostic if the values of a field would change their meaning with the statistics and class numbers of
-    the earlier run. `span`: the place in the recipe that names the field's columns."""
+    """Return a diagnostic if the statistics and class numbers of the earlier run do not suit the field, so that its
+    values would mean something else to the model. `span`: the place in the recipe that names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -166,14 +166,14 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
         return f"{counts} ({_several(before)})"
     if set(now) == set(before):
         return f"its columns are {_several(now)} here, and were {_several(before)}: another order"
-    if any(map(is_glob, part.field.wanted)):  # else the new name was typed, and is meant
+    if any(map(is_glob, part.field.wanted)):  # a name without a glob was written by the user, who knows that it is new
         return f"its columns are {_several(now)} here, and were {_several(before)}"
     return None
 
 
 def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a row of the field has another number of values than in the earlier run, else None. (This
-    happens with columns of arrays, and with a run that did not record its columns.)"""
+    """Return a message if a row of the field has another number of values than in the earlier run, else None. Equal
+    column names do not exclude this: a column may contain arrays."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -181,8 +181,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if class numbers of the field have another meaning than in the earlier run, because it has a
-    vocabulary only now or another number of classes; else None."""
+    """Return a message if class numbers of the field mean other classes than in the earlier run, else None. This is so
+    if only the field has a vocabulary, or if the number of classes differs."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
@@ -196,8 +196,8 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic for a value that is not in the vocabulary of the earlier run; None if the error has
-    another reason. `made`: the place in the recipe that names the column, which is the place of the diagnostic."""
+    """Return the diagnostic for a value that is not in the vocabulary of the earlier run. Return None if the error has
+    another reason. `made`: the place in the recipe that names the column, at which the diagnostic is shown."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

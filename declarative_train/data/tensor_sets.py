@@ -24,21 +24,24 @@ class SampleSet(ABC):
 
     num_samples: int
     prepared: PreparedSet
-    is_held: bool  # gathering costs a copy in memory, and no reading
-    sample_bytes: int  # of one sample in a batch, all fields
-    held_bytes: int = 0  # of all rows of a held set
-    may_keep: bool = False  # what a rank reads of it in an evaluation may stay in memory for the next one
+    is_held: bool  # `gather` copies from memory and reads no file
+    sample_bytes: int  # size of one sample in a batch, with all fields
+    held_bytes: int = 0  # size of all rows, if the set is in memory
+    may_keep: bool = False  # the batches of an evaluation may stay in memory for the next evaluation
     kept: dict[object, list[Batch]]
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """Return {field: tensor (N, *sample shape)} for the sample numbers `indices`. The tensors are contiguous and
-        have the dtype of the field. `epoch`: the training epoch; images are changed at random only in training. Raises
-        DataError."""
+        """Return a dict from field name to tensor (N, *sample shape), for the sample numbers `indices`. The tensors are
+        contiguous and have the dtype of the field.
+
+        `epoch`: the training epoch, None in an evaluation; random transforms of images are used only in training.
+        Raises DataError.
+        """
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """Return the set with its tensors on a device. If its values are not in memory, return the set itself."""
+        """Return the set with its tensors on a device. A set whose values are not in memory is returned unchanged."""
 
 
 class HeldSet(SampleSet):
@@ -80,8 +83,8 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """Set that is too large for memory, or has lazy fields (images). Samples are read and converted when they are
-    requested."""
+    """Set that is too large for memory, or has lazy fields (images). Samples are read and converted when a batch needs
+    them."""
 
     is_held = False
 
@@ -105,7 +108,7 @@ class ReadSet(SampleSet):
 
 @contextmanager
 def as_data_error(prepared: PreparedSet) -> Iterator[None]:
-    """Convert errors of reading a set in the `with` block into DataError."""
+    """Convert errors of reading a set in the `with` block into DataError, which names the set and the row."""
     try:
         yield
     except BadSampleError as error:
@@ -126,12 +129,12 @@ def of_prepared(prepared: PreparedSet) -> SampleSet:
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     array = np.ascontiguousarray(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory it may not write
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only memory
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a view (N - length + 1, length, ...) of `rows`, without a copy: entry k consists of the rows k to k +
-    length - 1."""
+    """Return a view (N - length + 1, length, ...) of `rows`, without a copy. Entry k has the rows k to k + length -
+    1."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 

@@ -16,7 +16,7 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.field_reader import BadSampleError, FieldReader, columns_of, make_part
+from declarative_train.data.field_reader import BadSampleError, FieldReader, columns_of, make_reader
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.rows import RowOrder, RowRange, SetRows, make_windows, row_order
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
@@ -71,7 +71,7 @@ def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) 
     shape_error = field.check(columns)
     if shape_error is not None and table.num_rows:
         raise InputError(f"field `{spec.name}`: {shape_error.message}")
-    part = make_part(spec.name, field, columns, spec.statistics, window)
+    part = make_reader(spec.name, field, columns, spec.statistics, window)
     if part.sample != spec.tensor:
         raise InputError(f"field `{spec.name}` is {part.sample} here, but the model needs {spec.tensor}")
     return part
