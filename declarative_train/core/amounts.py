@@ -17,13 +17,13 @@ def format_count(number: int, noun: str) -> str:
 
 
 def list_names(names: Iterable[str], most: int = 4) -> str:
-    """Return at most `most` names as one text, and how many more there are: `a, b and 3 more`."""
+    """Return at most `most` names as one text and, if there are more, their number: `a, b and 3 more`."""
     listed = list(names)
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
 def list_quoted(names: Iterable[str], most: int = 4) -> str:
-    """Return the names like `list_names`, each in backticks."""
+    """Return the names as `list_names` does, each in backticks."""
     return list_names((f"`{name}`" for name in names), most)
 
 
@@ -57,7 +57,8 @@ def plural(noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number as a table cell: with four decimals or, below 0.01, four significant digits; `-` for None."""
+    """Return a number as a table cell: with four decimals, or with four significant digits below 0.01. None becomes
+    `-`."""
     if value is None:
         return "-"
     if value == 0 or not isfinite(value):
@@ -79,8 +80,8 @@ def clock(seconds: float) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """Return a quantity with three digits and an SI prefix: `1.2 GB`, `25 M`. Without `unit`, billions are written
-    `B`, not `G`: `6.45 B`."""
+    """Return a quantity with three digits and an SI prefix: `1.2 GB`, `25 M`. Without a unit, billions are written `B`
+    instead of `G`: `6.45 B`."""
     step = 0
     while number >= 999.5 and step < len(_PREFIXES) - 1:
         number, step = number / 1000, step + 1

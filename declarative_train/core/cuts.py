@@ -1,5 +1,5 @@
-"""Cuts for tensor parallelism: the sizes with which the ranks of the `tensor` axis divide a layer and its
-parameters."""
+"""Cuts for tensor parallelism: how the ranks of the `tensor` axis divide a layer and its parameters, in numbers of
+elements."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ features    an output element depends on the same feature of the inputs only, so
 
 @dataclass(frozen=True, slots=True)
 class ParameterCut:
-    """Cut of a parameter along dimension `dim`. The dimension consists of `pieces` (their sizes), and each rank holds
-    an equal part of every piece: a fused `qkv` weight has three pieces, most parameters have one."""
+    """Cut of a parameter along dimension `dim`. The dimension consists of consecutive pieces of the sizes `pieces`, and
+    each rank holds an equal part of every piece. A fused `qkv` weight has three pieces, most parameters have one."""
 
     dim: int
     pieces: tuple[int, ...]
@@ -55,8 +55,10 @@ class ParameterCut:
 @dataclass(frozen=True, slots=True)
 class NodeCut:
     """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` or `expert`
-    axis. `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for
-    experts in a model of a library, the number of elements per position that are sent to them."""
+    axis.
+
+    `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for experts
+    in a model of a library, the number of elements per position that are sent to them."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
@@ -65,11 +67,15 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class LayerCut:
-    """Division of a layer over the ranks of the `tensor`, `expert` or `context` axis. `kind`: how the layer is
-    divided. `parameters`: {name: cut} of the parameters that are cut. `summed`: uncut parameters whose gradients must
-    be summed over the ranks, because each rank uses them for a part of the features. `whole`: for a layer that is
-    divided by positions, the inputs and outputs without positions, whose values are the same on all ranks. `parts`:
-    for the kind "inside", {path: division} of each submodule that has parameters."""
+    """Division of a layer over the ranks of the `tensor`, `expert` or `context` axis.
+
+    kind        how the layer is divided
+    parameters  the cut of each parameter that is cut, by name
+    summed      uncut parameters whose gradients must be summed over the ranks, because each rank uses the parameter for
+                a part of the features only
+    whole       for a layer that is divided by positions: the inputs and outputs that have no dimension of positions,
+                and so the same values on all ranks
+    parts       for the kind "inside": the division of each submodule that has parameters, by path"""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]
@@ -103,15 +109,14 @@ class RankCut:
         return tuple(length // self.size if dim == self.cut.dim else length for dim, length in enumerate(whole))
 
     def whole_shape(self, local: Sequence[int]) -> tuple[int, ...]:
-        """Return the undivided shape of a parameter, given the shape `local` of this rank's part."""
+        """Return the undivided shape of a parameter. `local`: shape of this rank's part."""
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
         """Yield the contiguous blocks of this rank's part, whose shape is `local`.
 
-        `rows`: yield only these rows (dimension 0) of the part, because `fully_shard` divides the part further;
-        `Block.local` then counts from the first of these rows.
-        """
+        `rows`: yield only these rows (dimension 0) of the part, because `fully_shard` divides the part further.
+        `Block.local` then counts from the first of these rows."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

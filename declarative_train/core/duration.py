@@ -38,7 +38,7 @@ _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[a-
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Duration `value` in the unit `unit`. `value` may be a fraction; the number of steps is rounded up."""
+    """Duration `value` in the unit `unit`. `value` may be a fraction, because numbers of steps are rounded up later."""
 
     value: float
     unit: Unit
@@ -51,7 +51,7 @@ class Duration:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds, if the unit is minutes or hours; None for other units."""
+        """Seconds, if the unit is minutes or hours. None for other units."""
         scale = {"minutes": 60.0, "hours": 3600.0}.get(self.unit)
         return None if scale is None else self.value * scale
 
@@ -60,9 +60,9 @@ class Duration:
     ) -> int:
         """Return the duration in optimizer steps, rounded up, at least 1.
 
-        `num_steps`: the length of the run (for `%`), None if unknown. `tokens_per_sample`: None for samples without
-        tokens. Raises ValueError if the unit cannot be converted: minutes and hours, `%` of a run of unknown length,
-        tokens of samples without tokens."""
+        `num_steps`: the length of the run, to which `%` refers; None if unknown. `tokens_per_sample`: None for samples
+        without tokens. Raises ValueError if the unit cannot be converted: minutes and hours, `%` of a run of unknown
+        length, or tokens of samples without tokens."""
         exact = self.exact_steps(
             steps_per_epoch=steps_per_epoch,
             global_batch_size=global_batch_size,
@@ -92,8 +92,9 @@ class Duration:
 
 
 def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
-    """Read `<number> <unit>`; the unit may be singular. Raises ValueError with a message that lists the units in
-    `wanted`, which are allowed at this key."""
+    """Return the Duration of a text `<number> <unit>`. The unit may be singular. Raises ValueError for other texts. Its
+    message lists the units in `wanted`, those that this key accepts; but a unit that is missing there is not an error
+    here."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         examples = [example for unit, example in _EXAMPLES.items() if unit in wanted]
@@ -108,7 +109,7 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
 
 
 def interpret_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
-    """Read a duration as other tools write it (`2h`, `01:30:00`, `10k steps`) and return it in one of the units in
+    """Return the Duration of a text that other tools accept (`2h`, `01:30:00`, `10k steps`), in one of the units in
     `wanted`. Return None if the text is not such a duration, or if its unit is not in `wanted`."""
     text = re.sub(r"^(?:every|each|once per|per)\s+", "1 ", text.strip(), flags=re.IGNORECASE)
     if text.lower() in _OTHER_UNITS and len(text) > 1:  # `every: epoch`

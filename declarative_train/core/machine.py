@@ -19,8 +19,8 @@ UNINSTALLED = "unknown"
 
 
 def num_cores() -> int:
-    """Return the number of CPU cores that this process may use. A container or a scheduler may allow fewer than the
-    machine has; macOS does not report such a limit."""
+    """Return the number of CPU cores that this process may use. A container or a scheduler may allow fewer cores than
+    the machine has. (macOS does not report such a limit.)"""
     return len(own_cores())
 
 
@@ -42,8 +42,9 @@ def most_open_files() -> int:
 
 
 def shortage(error: BaseException) -> str | None:
-    """Return one line about the limit of the machine (memory, disk, open files) that caused an exception, or None for
-    any other exception. Messages are searched too, because torch and the loader of shared libraries set no `errno`."""
+    """Return one line about the limit of the machine (memory, disk, open files) that caused an exception, or None if no
+    limit did. The texts of exceptions are searched too, because torch and the loader of shared libraries set no
+    `errno`."""
     number, text = getattr(error, "errno", None), str(error).lower()
     is_in_words = isinstance(error, ImportError | RuntimeError)
     if number in (errno.EMFILE, errno.ENFILE) or (is_in_words and "too many open files" in text):
@@ -73,8 +74,9 @@ def is_older_torch() -> bool:
 
 
 def own_command() -> str:
-    """Return the command that starts this installation of dtrain: `dtrain` if the shell finds this installation by
-    that name, else the path of its script; without a script, the Python interpreter with `-m declarative_train`."""
+    """Return the command that starts this installation of dtrain. It is `dtrain` if the shell finds this installation
+    by that name, else the path of its script or, without a script, the Python interpreter with `-m
+    declarative_train`."""
     if _is_first_on_path("dtrain"):
         return "dtrain"
     script = Path(sys.executable).parent / "dtrain"
@@ -88,8 +90,8 @@ def install(extra: str) -> str:
 
 
 def extra_for(package: str) -> str | None:
-    """Return the shell command that installs `package` through dtrain's optional dependency group of the same name;
-    None if the package is installed already. The package is not imported."""
+    """Return the shell command that installs `package` through dtrain's optional dependency group of the same name.
+    Return None if the package is already installed. The package is not imported."""
     return None if find_spec(package) is not None else install(package)
 
 

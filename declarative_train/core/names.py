@@ -1,4 +1,5 @@
-"""Names in recipes: their form, reserved words and a check for repeated names; and the names of the files of a run."""
+"""Names in recipes: their form, reserved words, and a check for repeated names. Also the names of the files of a
+run."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ _NAME = re.compile(NAME, re.ASCII)
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a valid name: lower case letters, digits and `_`, first a letter."""
+    """Return whether a text is a valid name: a lower case letter, then lower case letters, digits and `_`."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_unique_names(names: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the names unchanged; None if there are none. Raises ValueError if one of them is repeated."""
+    """Return the names unchanged (None stays None). Raises ValueError if a name is repeated."""
     again = next((name for position, name in enumerate(names or ()) if name in (names or ())[:position]), None)
     if again is not None:
         raise ValueError(f"`{again}` is listed twice: list it once")

@@ -28,8 +28,8 @@ class PackError(RuntimeError):
 
 
 class Command(NamedTuple):
-    """Command of `dtrain`: its line in `dtrain --help`, its module (with `add_arguments` and `run`), and whether it
-    needs a POSIX system."""
+    """Command of `dtrain`. `summary`: its line in `dtrain --help`. `module`: its module, which has `add_arguments` and
+    `run`. `needs_posix`: whether it needs a POSIX system."""
 
     summary: str
     module: str
@@ -42,70 +42,78 @@ class Pack:
     optional and has its own description. Addresses are texts `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type. Of
-    the kind `section`: addresses of `Section` classes by the name of the section, which no recipe must have; the value
-    is in `recipe.sections_of_packs`."""
+    """Addresses of component classes: a mapping from the kind (`source`, `field`, `layer`, ...) to a mapping from type
+    to address. The kind `section` maps names of sections of the recipe to `Section` classes. A recipe may leave such a
+    section out; its value is in `recipe.sections_of_packs`."""
     endings: Mapping[str, str] = field(default_factory=dict)
-    """Types of the sources that read new files (`dtrain predict RUN FILE`), by the ending of their names, such as
-    `.flac`."""
+    """File endings, such as `.flac`, of new files (`dtrain predict RUN FILE`), each with the type of the source that
+    reads them."""
     blocks: str = ""
-    """A package with a file `NAME.yaml` for each block, in the form of those in declarative_train/blocks: further types
-    of nodes."""
+    """Package with a file `NAME.yaml` for each block that the pack adds as a type of node. The files have the form of
+    those in declarative_train/blocks."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of the formats of weights, by the word of `format` in an entry of `model.weights`: classes with two
-    static methods, and a third one if a plan has `packed`. `locate(weights, path)`, called when the recipe is read,
-    gets the entry and its absolute path, and returns that of the files; raises PublishedError. `plan(recipe, lowered,
-    parameters, weights)`, called when it is compiled, returns the `WeightsPlan`, or None, and diagnostics.
-    `unpack(tensors)`, called when files with fewer bits are opened, returns them as they were."""
+    """Addresses of the formats of weights, by the word of `format` in an entry of `model.weights`. A format is a class
+    with static methods:
+
+    `locate(weights, path)` is called when the recipe is read, with the entry and its absolute path. It returns the path
+    of the files, and raises PublishedError.
+
+    `plan(recipe, lowered, parameters, weights)` is called when the recipe is compiled. It returns the `WeightsPlan`, or
+    None, and diagnostics.
+
+    `unpack(tensors)`, needed only if plans have `packed`, is called when files with fewer bits are opened. It returns
+    the tensors as they were before."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of `Section` classes whose keys a section of the recipe gets, by the section's name. Sections that take
-    such keys: `evaluation`."""
+    """Addresses of `Section` classes, by the name of the recipe's section that gets their keys. Only `evaluation`
+    accepts such keys."""
     checks: str = ""
-    """A package of checks whose `RULES` maps codes to `family.function`, as declarative_train/recipe/checks does. The
-    functions of a family whose name ends in `_rules` get each draft of a recipe."""
+    """Package of checks whose `RULES` maps codes to `family.function`, as declarative_train/recipe/checks does. The
+    functions of a family whose name ends in `_rules` are called with each draft of a recipe."""
     commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands of `dtrain`, by name."""
     data_commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands `dtrain data WORD RECIPE`, by the word. The module has `add_arguments(parser)`, `run(args)` and
-    `misuse(args)`, which returns a line about its arguments if another word is given with them."""
+    `misuse(args)`. `misuse` is called if the arguments are given with another word, and returns a line that says so."""
     read_block: str = ""
-    """Hook `read_block(block, fields, resolve)`, called for each node of a shipped block: with the block's name, the
-    node's fields and a function that makes paths absolute. It returns the fields with the params that files define, a
-    `Published` if published models match the block, else None, and diagnostics."""
+    """Hook `read_block(block, fields, resolve)`, called for each node whose type is a shipped block. `block`: name of
+    the block. `fields`: the node's fields. `resolve`: function that makes a path absolute. It returns the fields, with
+    the params of the block that files define; a `Published` if published models match the block, else None; and
+    diagnostics."""
     document_block: str = ""
-    """Hook `document_block(block)`, called for the JSON schema. It returns the schemas of further keys of a shipped
-    block, which `read_block` reads."""
+    """Hook `document_block(block)`, called for the JSON schema. It returns the schemas of the keys that `read_block`
+    accepts in addition to the params of the block."""
     prepare_fields: str = ""
     """Hook `prepare_fields(table, rows, parts, *, skips)`, called for each set when it is opened, before its values are
-    read: with the table, the rows of the set and the `FieldReader`s. It returns all three, changed for the pack's own
-    fields (texts become tokens). `skips`: rows without a value are in no sample. Raises BadSampleError and SourceError.
-    """
+    read. `rows`: the rows of the set. `parts`: its `FieldReader`s. `skips`: whether rows without a value are left out.
+    It returns table, rows and parts, changed for the pack's own fields (texts become tokens). Raises BadSampleError and
+    SourceError."""
     checkpoint_files: str = ""
-    """Hook `checkpoint_files(components)`, called on rank 0 at the start of a run with the data of the source and the
-    fields. It returns files that each checkpoint holds for them (a tokenizer): content by name."""
+    """Hook `checkpoint_files(components)`, called on rank 0 at the start of a run. `components`: the data of the source
+    and the fields. It returns the files that each checkpoint must hold for them (a tokenizer): a dict from name to
+    content."""
     use_checkpoint_files: str = ""
-    """Hook `use_checkpoint_files(component, folder, names)`, called when a trained model is opened: with the data of
-    the source or a field, the checkpoint's folder and the names of its files. It returns the data with the paths of the
-    files of `checkpoint_files`."""
+    """Hook `use_checkpoint_files(component, folder, names)`, called when a trained model is opened. `component`: the
+    data of the source or of a field. `folder`: the checkpoint's folder. `names`: the names of its files. It returns the
+    data, in which paths lead to the files that `checkpoint_files` saved."""
     check_samples: str = ""
-    """Hook `check_samples(recipe, data)`, called when a recipe is compiled, once its model fits its data. It yields
-    diagnostics on the pack's own fields: with the Recipe, and the DataSpec whose sets `prepare_sets` has."""
+    """Hook `check_samples(recipe, data)`, called when a recipe is compiled, after its model was found to fit its data.
+    `data`: the DataSpec, whose sets `prepare_sets` has. It yields diagnostics on the pack's own fields."""
     plan_evaluation: str = ""
-    """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan with what the pack's
-    keys of `evaluation` ask for, and diagnostics."""
+    """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan, with the evaluations
+    that the pack's keys of `evaluation` ask for, and diagnostics."""
     evaluation_writer: str = ""
-    """Hook `evaluation_writer(plan, engine)`, called on each rank at the start of a run. It returns a function that is
-    called with the step at each evaluation, on all ranks together, and returns an event; or None."""
+    """Hook `evaluation_writer(plan, engine)`, called on each rank at the start of a run. It returns None, or a function
+    that all ranks call together at each evaluation. The function gets the step and returns an event."""
     data_tables: str = ""
-    """Hook `data_tables(data, sets)`, called by `dtrain data show` with the DataSpec and its prepared sets. It yields
-    further tables (`Shown`)."""
+    """Hook `data_tables(data, sets)`, called by `dtrain data show`. `data`: the DataSpec. `sets`: its prepared sets. It
+    yields more tables to print (`Shown`)."""
     sheet: str = ""
-    """Hook `sheet(data)`, called by `dtrain data show --pictures` and `--html` with the DataSpec. It returns a PNG file
-    of some training samples before and after their transforms, or None if the pack has none to draw."""
+    """Hook `sheet(data)`, called by `dtrain data show --pictures` and `--html`. `data`: the DataSpec. It returns a PNG
+    file of some training samples before and after their transforms, or None if the pack has no samples to draw."""
     compare_models: str = ""
-    """Hook `compare_models(plan, training, evaluated)`, called by an evaluation with the plan and two functions that
-    yield the batches of the training set and of the evaluated rows. It returns a `Comparison` of simple models on these
-    rows, or None if the pack has none for such data."""
+    """Hook `compare_models(plan, training, evaluated)`, called by an evaluation. `training`, `evaluated`: functions
+    that yield the batches of the training set and of the evaluated rows. It returns a `Comparison` with simple models
+    on the evaluated rows, or None if the pack has none for such data."""
     export: str = ""
     """Hook `export(trained, to, folder, *, outputs, numbers, dtype)`, called by `Run.export` of the Python API. It
     writes a folder for other tools and returns a description of it. Raises UsageError and RunFailure."""
@@ -161,8 +169,8 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
 
 
 def find_row(table: str, word: str) -> Any:
-    """Return the object in the table `table` of an installed pack under the key `word`. Raises LookupError if no pack
-    has this key, and PackError."""
+    """Return the object that the installed packs have in their table `table` under the key `word`. Raises LookupError
+    if no pack has this key, and PackError."""
     for pack in find_packs().values():
         if word in getattr(pack, table):
             return load(getattr(pack, table)[word])
@@ -170,8 +178,8 @@ def find_row(table: str, word: str) -> Any:
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the table {type: address} of one kind of component, sorted: the rows `own` and the rows of all packs.
-    Raises PackError, for example if two rows have the same type."""
+    """Return the table of one kind of component, from type to address, sorted. It has the rows `own` and the rows of
+    all packs. Raises PackError, for example if two rows have the same type."""
     found = dict(own)
     for name, pack in find_packs().items():
         for word, address in pack.components.get(kind, {}).items():

@@ -52,9 +52,9 @@ class Forbidden(Exception):  # noqa: N818
 
 
 class Clock:
-    """Time limits of the templates of one recipe or model: a limit for each template, and one for all of them
-    together. Use the object in a `with` block around each template; the blocks may be nested, because a template may
-    render another."""
+    """Time limits of the templates of one recipe or model: a limit for each template, and one for all of them together.
+    Use the object in a `with` block around each template. The blocks may be nested, because a template may render
+    another one."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -78,7 +78,7 @@ class Clock:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja environment, based on Jinja's sandbox, that enforces `Limits`. Subclasses define what templates may
+    """Jinja environment that enforces `Limits`, based on Jinja's sandbox. Subclasses define what templates may
     contain."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
@@ -92,7 +92,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     @contextmanager
     def compiling(self, text: str) -> Iterator[None]:
         """Check the length and nesting of the template `text`, then run the `with` block, which compiles it. Raises
-        TooCostly, also if Python cannot compile it because of its nesting."""
+        TooCostly if a limit is exceeded, or if Python cannot compile the template because of its nesting."""
         if len(text) > self.limits.text:
             raise TooCostly(f"this template is longer than {self.limits.text:,} characters")
         if _depth(text) > self.limits.brackets:
@@ -107,8 +107,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return Template.from_code(self, self.compile(tree), self.globals)
 
     def check_value(self, value: Any) -> Any:
-        """Return the value unchanged. Raises TooCostly if it has too many characters and items, nested ones included,
-        or contains an integer with too many bits."""
+        """Return the value unchanged. Raises TooCostly if it has too many characters and items, also inside other
+        items, or contains an integer with too many bits."""
         weight, waiting = 0, [value] if not isinstance(value, str) or len(value) > self.limits.weight else []
         while waiting:
             item = waiting.pop()
@@ -131,15 +131,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(value)
 
     def check_call(self, function: Callable[..., Any], *given: object) -> None:
-        """Check the arguments of a call, and the object of a method, before the function runs. Raises TooCostly if one
-        of them is too large or the result would be too large."""
+        """Check the arguments of a call before the function runs and, for a method, its object. Raises TooCostly if one
+        of them is too large, or if the result would be too large."""
         receiver = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps `format`
         weighed = [each for each in (receiver, *given) if isinstance(each, str | list | tuple | dict | int)]
         self.check(weighed)
         self._check_growth(getattr(function, "__name__", "").removeprefix("do_"), weighed)
 
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that checks its arguments, calls `function`, and checks the result. A check raises
+        """Return a function that checks its arguments, calls `function`, and checks the result. The checks raise
         TooCostly."""
         bounded = functools.partial(self._call_bounded, function)
         functools.update_wrapper(bounded, function)  # also copies the mark of a function that takes the environment

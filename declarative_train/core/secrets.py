@@ -1,9 +1,8 @@
 """Removal of secrets from texts: values that recipes take from the environment, passwords and keys in URLs.
 
-`masked` is for text that is only displayed or logged. Text that is read again later (a plan, the record of a run) goes
-through `with_names`, which writes each value of the environment as `{{ env.NAME }}`; `with_values` inserts the value
-again from the environment of the process that reads the text.
-"""
+`masked` is for text that is only displayed or logged. `with_names` is for text that is read again later (a plan, the
+record of a run): it writes `{{ env.NAME }}` instead of each value of the environment. `with_values` replaces it by the
+value in the environment of the process that reads the text."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ T = TypeVar("T")
 class _UsedVariables:
     """Record of the environment variables that recipes or plans have read, for the functions that mask their values.
 
-    `names`: value -> its variable, the longest value first. `pattern` matches any of these values; None if there are
-    none. `made`: texts that templates computed from a value and that do not contain it. `num_reads`: number of times
-    that a variable was read."""
+    `names`: a dict from value to variable, the longest value first. `pattern` matches any of these values; None if
+    there are none. `made`: texts that templates computed from a value and that do not contain the value. `num_reads`:
+    number of times that a variable was read."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -67,8 +66,8 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in a text. If no value occurs, but a text that a
-    template computed from a value does, return [`a variable of the environment`]. Otherwise return []."""
+    """Return the names of the recorded variables whose values occur in a text. If there are none, but the text contains
+    one that a template computed from a value, return [`a variable of the environment`]."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 
@@ -93,8 +92,8 @@ def with_names(text: str) -> str:
 
 
 def with_values(text: str) -> str:
-    """Return a text with each `{{ env.NAME }}` replaced by the value of that variable. If the variable is not set, its
-    `{{ env.NAME }}` is kept."""
+    """Return a text in which each `{{ env.NAME }}` is replaced by the value of that variable. If a variable is not set,
+    its `{{ env.NAME }}` is kept."""
     return _NAME.sub(lambda found: _value_of(found[1]) or found[0], text)
 
 
@@ -111,8 +110,8 @@ def names_in(text: str) -> list[str]:
 
 
 def in_texts(change: Callable[[str], str], value: T) -> T:
-    """Return plain Python data (as from JSON; tuples allowed) with `change` applied to each text in it. Keys of
-    mappings stay unchanged."""
+    """Return a copy of plain Python data (as from JSON; tuples allowed) in which `change` was applied to each text.
+    Keys of mappings stay unchanged."""
     return _in_texts(change, value)  # type: ignore[return-value]
 
 

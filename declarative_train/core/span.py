@@ -6,9 +6,8 @@ from typing import NamedTuple
 class Span(NamedTuple):
     """Half-open range of characters in a named text.
 
-    Lines and columns count from 1; `end_column` is the column after the last character. `path` is the file as the user
-    named it, or the option that gave the value (`--set training.epochs=3`); the line of an option is 1.
-    """
+    Lines and columns count from 1. `end_column` is the column after the last character. `path` is the file as the user
+    named it, or the command-line option that contains the value (`--set training.epochs=3`, with line 1)."""
 
     path: str
     line: int
@@ -21,7 +20,7 @@ class Span(NamedTuple):
 
     @property
     def in_option(self) -> bool:
-        """True if the text is an option of the command line; paths in it are relative to the working directory."""
+        """True if the text is an option of the command line. Paths in it are relative to the working directory."""
         return self.path.startswith("--")
 
     def within(self, offset: int, length: int = 1) -> "Span":

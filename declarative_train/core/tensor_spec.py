@@ -48,8 +48,8 @@ class TensorSpec:
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
     def between(self, intervals: Sequence[Interval]) -> TensorSpec:
-        """Return a copy whose values are in `intervals`: one interval for all values, or one for each entry of the
-        last dimension. If the dtype is bool or an end is not finite, the copy has no known range."""
+        """Return a copy whose values are in `intervals`: one interval for all values, or one for each entry of the last
+        dimension. If the dtype is bool or an end is not finite, the range of the copy is unknown."""
         bounds: tuple[Interval, ...] = tuple(intervals)
         if self.dtype == "bool" or not all(isfinite(end) for each in bounds for end in each):
             return replace(self, num_values=None, bounds=())
@@ -75,8 +75,8 @@ class TensorSpec:
         return count
 
     def describe(self, precision: str) -> str:
-        """Return shape and dtype for a message. float32 in a graph means the compute dtype of the run
-        (`graph/lower.py`), so at precision fp64 it is shown as float64."""
+        """Return shape and dtype for a message. `precision`: that of the run. The dtype float32 is shown as float64 at
+        precision fp64, because float32 in a graph means the compute dtype of the run (`graph/lower.py`)."""
         return f"{self} {'float64' if self.dtype == 'float32' and precision == 'fp64' else self.dtype}"
 
     def __str__(self) -> str:

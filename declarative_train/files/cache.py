@@ -1,10 +1,9 @@
 """On-disk cache of data computed from files: indexes, statistics, converted tables.
 
-Each entry has a kind (a subfolder) and a name, which is a hash of everything that the entry depends on: paths, sizes,
-dates, options. The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be deleted at any time. If the
-cache grows above `$DTRAIN_CACHE_GB` (10), the entries that were used least recently are deleted. Without a writable
-folder everything works, only slower.
-"""
+Each entry has a kind, which is its subfolder, and a name, which is a hash of everything that the entry depends on:
+paths, sizes, dates, options. The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`. It can be deleted at any
+time. If the cache grows above `$DTRAIN_CACHE_GB` (10), the entries that were used least recently are deleted. Without a
+writable folder everything works, only slower."""
 
 from __future__ import annotations
 
@@ -29,12 +28,11 @@ Stamp = list[int | str]
 
 
 def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
-    """Return the stamp of a file, which differs if the content was changed; None if the server reports nothing that
-    changes with the content.
+    """Return the size of a file and a date or tag, which differ if the content was changed. Return None if the server
+    of the file reports no date or tag.
 
-    `refresh`: ask the server of a remote file again; otherwise use its answer from when the source was opened. Raises
-    OSError and SourceError.
-    """
+    `refresh`: ask the server of a remote file again, instead of using what it reported when the source was opened.
+    Raises OSError and SourceError."""
     local = local_path(path)
     if local is not None:
         found = os.stat(local)
@@ -52,14 +50,15 @@ def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
 
 
 def cache_folder(kind: str) -> str | None:
-    """Return the folder of all entries of a kind; it may not exist yet. None if this user has no cache folder."""
+    """Return the folder of all entries of a kind, which may not exist yet. Return None if this user has no cache
+    folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(base, "dtrain", kind) if os.path.isabs(base) else None
 
 
 def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
-    """Return the path of the cache entry for `parts`, everything that the entry depends on; the entry may not exist
-    yet. `kind`: its subfolder; `ending`: the end of its name. None if there is no cache folder."""
+    """Return the path of a cache entry, which may not exist yet. Return None if there is no cache folder. `kind`: its
+    subfolder. `parts`: everything that the entry depends on. `ending`: the end of its name."""
     folder = cache_folder(kind)
     if folder is None:
         return None
@@ -69,7 +68,7 @@ def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
 
 
 def load(place: str | None) -> Any:
-    """Return the data that `save` wrote to the cache entry at `place`; None if there is no such entry."""
+    """Return the data that `save` wrote to the cache entry at `place`. Return None if there is no such entry."""
     if place is None:
         return None
     try:
@@ -82,16 +81,14 @@ def load(place: str | None) -> Any:
 
 
 def mark_used(place: str) -> None:
-    """Record that the entry at `place` was used, by its access time; entries with the oldest access are deleted first.
-    The modification time stays, because readers use it to detect changes."""
+    """Record in the access time of the entry at `place` that it was used, because the least recently used entries are
+    deleted first. The modification time stays, because readers use it to detect changes."""
     with suppress(OSError):
         os.utime(place, ns=(time.time_ns(), os.stat(place).st_mtime_ns))
 
 
 def save(place: str | None, data: object) -> None:
-    """Write `data` as JSON to the cache entry at `place`. If `place` is None or cannot be written, do
-    nothing.
-    """
+    """Write `data` as JSON to the cache entry at `place`. Do nothing if `place` is None or cannot be written."""
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"
@@ -119,7 +116,7 @@ _uncounted: int | None = None
 
 
 def count(written: int, keep: str) -> None:
-    """Record that `written` bytes were added to the cache; if the cache is too large, delete old entries, but not
+    """Record that `written` bytes were added to the cache. If the cache is too large, delete old entries, but not
     `keep` (a path). The cache is measured only at the first write of the process and after each 1/32 of the limit,
     because measuring it looks at every file."""
     global _uncounted
@@ -143,7 +140,7 @@ def make_room(keep: str, limit: int | None = None) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Delete a file unless a process has locked it. Return True if the file no longer exists."""
+    """Delete a file that no process has locked. Return whether the file no longer exists."""
     try:
         with open(path, "rb") as file:
             if not try_lock(file.fileno()):

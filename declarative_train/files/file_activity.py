@@ -1,8 +1,6 @@
 """Record of which file each thread reads, and since when. Reports of stalls show it.
 
-A loader process also writes the activity of its main thread into memory that it shares with its
-parent.
-"""
+A loader process also writes the activity of its main thread into memory that it shares with its parent."""
 
 from __future__ import annotations
 
@@ -19,10 +17,9 @@ _LENGTH_BYTES = 4
 
 
 class FileActivity(NamedTuple):
-    """Activity of a thread. `path`: the file that it reads; None if it does other work. `since`: start of
-    the activity, a time of `time.monotonic`, which is one clock for all processes of a machine. `who`:
-    the loader process that reads for this thread; None if the thread reads itself.
-    """
+    """Activity of a thread. `path`: the file that it reads; None if it does other work. `since`: start of the activity,
+    a time of `time.monotonic`, which is one clock for all processes of a machine. `who`: the loader process that reads
+    for this thread; None if the thread reads by itself."""
 
     path: str | None
     since: float
@@ -34,9 +31,7 @@ _mirror: tuple[int, Callable[[FileActivity], None]] | None = None
 
 
 def set_file(path: str | None) -> None:
-    """Record that the calling thread now reads the file `path`. `path` None: the thread now does other
-    work.
-    """
+    """Record that the calling thread now reads the file `path` or, if `path` is None, that it does other work."""
     note(FileActivity(path, time.monotonic()))
 
 
@@ -49,9 +44,7 @@ def note(doing: FileActivity) -> None:
 
 
 def activity_of(thread: int | None) -> FileActivity | None:
-    """Return the activity that was recorded last for the thread with the id `thread`; None if there is
-    none.
-    """
+    """Return the activity that was recorded last for the thread with the id `thread`. Return None if there is none."""
     return None if thread is None else _doing.get(thread)
 
 
@@ -68,7 +61,8 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Set the activity of the calling thread to "no file", and write it and every later one into slot `number`."""
+        """Write the activity of the calling thread into slot `number`, now and at every later change. It starts without
+        a file."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)
@@ -84,7 +78,8 @@ class ActivitySlots:
         self._bytes[begin : begin + _LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
 
     def of(self, number: int) -> tuple[int, FileActivity] | None:
-        """Return (process id, activity) from slot `number`; None if the process has not started or is writing."""
+        """Return the process id and the activity from slot `number`. Return None if the process has not started or is
+        writing."""
         begin = number * _SLOT_BYTES
         size = int.from_bytes(self._bytes[begin : begin + _LENGTH_BYTES], "little")
         try:

@@ -1,8 +1,8 @@
 """Folders of files, local or on any file system of fsspec: list the files once, when a source is opened.
 
 The listing also gives the size and tag of each remote file, so that reading a file later requests only its bytes. A
-listing by HTTP is a page of links without sizes and tags, so the server is asked about each file at its first read.
-"""
+listing by HTTP is a page of links without sizes and tags. Then the server is asked about each file at its first
+read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _AT_ONCE = 16  # concurrent requests: latency dominates small files
 
 
 def list_files(root: str) -> list[str]:
-    """Return the paths of all files below `root`, relative to it. `root` has no `/` at its end. Raises SourceError."""
+    """Return the paths, relative to the folder `root`, of all files in it and in its subfolders. `root` has no `/` at
+    its end. Raises SourceError."""
     system, inner = file_system(root)
     inner = inner.rstrip("/")
     found = []
@@ -53,7 +54,8 @@ def _finds(system: Any) -> bool:
 
 
 def _walk(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (path, fsspec's info) of each file below the folder `inner`, listing folder by folder."""
+    """Yield the path of each file below the folder `inner`, and fsspec's info about it. Folders are listed one by
+    one."""
     waiting, met = [inner], {inner}
     while waiting:
         folder = waiting.pop()
@@ -72,7 +74,7 @@ def _walk(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_all(paths: Sequence[str], read: Callable[[str], T]) -> list[T]:
-    """Return `read(path)` for each path, in order; files are read concurrently. Raises SourceError."""
+    """Return a list of `read(path)` for each path, in order. Files are read concurrently. Raises SourceError."""
     if len(paths) < 2:
         return [_read_noted(path, read) for path in paths]
     set_file(paths[0])  # for reports of stalls
@@ -87,9 +89,8 @@ def _read_noted(path: str, read: Callable[[str], T]) -> T:
 
 
 def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
-    """Return the size and tag of the file `root`/`below`, as the listing of `root` reported them. Return
-    (0, "") if the listing had no size.
-    """
+    """Return the size and tag of the file `root`/`below` from the listing of `root`. Return (0, "") if the listing had
+    no size."""
     known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)
 

@@ -1,8 +1,7 @@
 """Lock of a file between processes: one process writes, the others wait or continue without the lock.
 
-The lock (flock) belongs to the open file. Forked processes inherit it, so it lasts until one of them releases it or the
-last of them has ended, even by a crash. A lock file names the process that holds the lock.
-"""
+The lock (flock) belongs to the open file, which forked processes inherit. So the lock lasts until one of these
+processes releases it, or until all have ended, even by a crash. A lock file names the process that holds the lock."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 class FileLock:
     """Exclusive lock of one file at a time. `handle`: descriptor of the open file, -1 if this process does not hold the
-    lock. `problem`: why the file system does not support locks; then every process gets the lock."""
+    lock. `problem`: the error of a file system that does not support locks; there, every process gets the lock."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -34,9 +33,9 @@ class FileLock:
         self._touched_s = 0.0
 
     def take(self, path: str, waits: Callable[[int], bool], mode: int = 0o644) -> bool:
-        """Lock the file `path`, which is created with `mode` if it does not exist. While another process holds the
-        lock, call `waits` with the file descriptor; it returns whether to wait longer. Return True if this process has
-        the lock. Raises OSError if the file cannot be opened."""
+        """Lock the file `path`, and return whether this process has the lock. `mode`: permissions of the file if it is
+        created. While another process holds the lock, call `waits` with the file descriptor; if it returns False, stop
+        waiting. Raises OSError if the file cannot be opened."""
         self.path, locked = path, False
         while not locked:
             self.handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
@@ -67,7 +66,7 @@ class FileLock:
             os.pwrite(self.handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def touch(self) -> None:
-        """Update the time of the lock file, at most once per second: the waiting processes see that this one makes
+        """Update the time of the lock file, at most once per second, to show the waiting processes that this one makes
         progress."""
         if self.handle != -1 and time.monotonic() - self._touched_s > 1:
             self._touched_s = time.monotonic()
@@ -75,7 +74,7 @@ class FileLock:
                 os.utime(self.handle)
 
     def release(self, *, remove: bool = True) -> None:
-        """Release the lock, also for forked processes, and with `remove` delete the file."""
+        """Release the lock, also for forked processes. `remove`: delete the file too."""
         if self.handle == -1:
             return
         with suppress(OSError):  # the folder may be gone, or its disk
@@ -90,8 +89,8 @@ class FileLock:
 @contextmanager
 def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
     """Hold the lock of the file `path` during the `with` block. While another process holds it, wait as long as that
-    process makes progress (`FileLock.touch`). `doing` completes the sentence "process 12 ..." in messages. Raises
-    OSError, and SourceError if the other process makes no progress."""
+    process makes progress (`FileLock.touch`). `doing`: what the holder does, to complete messages that begin with
+    "process 12". Raises OSError, and SourceError if the other process makes no progress."""
     lock, seen, seen_s = FileLock(), 0, 0.0
 
     def waits(handle: int) -> bool:
@@ -116,8 +115,8 @@ def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting, exclusively or with `shared` together with others. Return False if another
-    process holds a lock that excludes this one. Raises OSError if the file system does not support locks."""
+    """Lock an open file without waiting. Return False if another process holds a lock that excludes this one. `shared`:
+    other processes can have a shared lock of the file too. Raises OSError if the file system does not support locks."""
     try:
         _flock(handle, "LOCK_SH" if shared else "LOCK_EX")
     except OSError as error:
@@ -142,7 +141,8 @@ def open_shared(path: str) -> int | None:
 
 
 def read_holder(handle: int) -> dict[str, Any]:
-    """Return the `pid` and `host` that `name_holder` wrote to an open lock file. Empty if the file has none."""
+    """Return a dict with the `pid` and `host` that `name_holder` wrote to an open lock file, or {} if there are
+    none."""
     try:
         found = json.loads(os.pread(handle, 1 << 12, 0))
     except (OSError, ValueError):
@@ -151,8 +151,8 @@ def read_holder(handle: int) -> dict[str, Any]:
 
 
 def _is_at(handle: int, path: str) -> bool:
-    """Return whether the open file `handle` is still the file at `path`: False if that was deleted or replaced by a new
-    file."""
+    """Return whether the open file `handle` is still the file at `path`, which may have been deleted or replaced by a
+    new file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

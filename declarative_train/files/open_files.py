@@ -74,15 +74,14 @@ _SKIPS: ContextVar[bool] = ContextVar("skips", default=False)
 
 
 def skips_bad_rows() -> bool:
-    """Return whether `skip_bad_rows` is in effect: a source that is opened now leaves out rows that cannot be
-    parsed."""
+    """Return whether a source that is opened now leaves out rows that cannot be parsed (`skip_bad_rows`)."""
     return _SKIPS.get()
 
 
 @contextmanager
 def skip_bad_rows(skips: bool) -> Iterator[None]:
-    """Set within the `with` block whether sources that are opened in it leave out rows that cannot be parsed: as the
-    recipe's `data.on_bad_row` says."""
+    """Make sources that are opened in the `with` block leave out rows that cannot be parsed if `skips` is true. It
+    follows from the recipe's `data.on_bad_row`."""
     token = _SKIPS.set(skips)
     try:
         yield
@@ -95,10 +94,9 @@ class OpenFiles(Generic[T]):
     open.
 
     A local file must keep the size and date that it had when it was first opened; otherwise its rows would come from
-    two different tables. `own_after_fork`: a forked process opens the files again, because both processes would move
-    the one position of an open file (a mapping has none). `own_by_thread`: each thread opens files for itself, for
-    readers that are not thread-safe. All methods are thread-safe.
-    """
+    two different tables. `own_after_fork`: a forked process opens the files again, because two processes would share
+    the position in an open file (a mapping has no position). `own_by_thread`: each thread opens files for itself, for
+    readers that are not thread-safe. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -117,8 +115,8 @@ class OpenFiles(Generic[T]):
         self._seen: dict[str, tuple[int, int]] = {}
 
     def get(self, path: str) -> T:
-        """Return the result of `open_one` for a file, opened now or before. Raises SourceError, and the exceptions of
-        `open_one`."""
+        """Return the result of `open_one` for a file, which may be open already. Raises SourceError, and the exceptions
+        of `open_one`."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
         set_file(path)
@@ -136,7 +134,8 @@ class OpenFiles(Generic[T]):
         return found
 
     def expect(self, path: str, size: int, modified_ns: int) -> None:
-        """Set the size and date that a local file must have when `get` opens it; otherwise `get` raises SourceError."""
+        """Set the size and date of a local file, for which `get` raises SourceError if the file has others when it
+        opens it."""
         self._seen[path] = size, modified_ns
 
     def _check_same(self, path: str) -> None:
@@ -157,8 +156,7 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
     """Split row numbers of a table that consists of consecutive pieces, such as files.
 
     `starts`: first row of each piece, then the number of all rows. Yields, for each piece that has some of the `rows`:
-    the number of the piece, indices into `rows`, and row numbers within the piece.
-    """
+    the number of the piece, the indices of these rows in `rows`, and their row numbers within the piece."""
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1
@@ -169,9 +167,7 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Return `values`, which are texts, bytes or None, as a numpy array of dtype object. Columns of texts
-    have this type.
-    """
+    """Return `values`, which are texts, bytes or None, as a numpy array of dtype object, the type of such columns."""
     import numpy as np
 
     found = np.empty(len(values), object)
@@ -213,9 +209,11 @@ def packing(path: str) -> str | None:
 
 
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
-    """Raise SourceError if the first bytes of a file show another format than its source reads. `kind`: the format that
-    the source reads, for the message ("a Parquet file"). `wanted`: the bytes with which the file must begin; None: it
-    must be text, not compressed. An empty file is accepted."""
+    """Raise SourceError if the first bytes of a file are those of another format than its source reads. An empty file
+    is accepted.
+
+    `kind`: the format that the source reads, for the message ("a Parquet file"). `wanted`: the bytes with which the
+    file must begin; None: the file must be text, not compressed."""
     begin = read_bytes(path, 0, 16)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1

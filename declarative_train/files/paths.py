@@ -1,8 +1,7 @@
-"""Paths of data sources: expand them to files, local or at any fsspec URL; and `SourceError`, for a source that cannot
-be read.
+"""Paths of data sources, and their expansion to files, local or at any fsspec URL. Also `SourceError`, for a source
+that cannot be read.
 
-Local files do not go through fsspec, because importing it costs as much as reading a small table.
-"""
+Local files do not go through fsspec, because importing it costs as much as reading a small table."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is th
 class SourceError(Exception):
     """Error: a data source cannot be opened or read. It has a message, and data to find the position in the recipe.
 
-    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (an error in the
-    plugin's code). `name` was looked for among the existing names `known`; `path` is the absolute path, unless it is
-    remote. `below`: path in the recipe from the opened source to the failing one, if that is nested in it.
-    """
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (an error in the
+    plugin's code). `name`: the name that was not found, and `known`: the names that exist instead. `path`: the path
+    that was not found. `below`: where the failing source is nested in the opened one, its path in the recipe."""
 
     below: str = ""
 
@@ -67,7 +65,7 @@ def is_known(url: str) -> bool:
 
 
 def local_path(path: str) -> str | None:
-    """Return a path or URL as a path in the local file system; None for a URL of another file system."""
+    """Return a path or URL as a path in the local file system. Return None for a URL of another file system."""
     for scheme in _HERE:
         if path.startswith(scheme):
             return path[len(scheme) :]
@@ -75,8 +73,8 @@ def local_path(path: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    """Return the scheme of a URL, such as `s3`. In a chained URL (`zip://a.csv::s3://...`) it is that of the last link,
-    which holds the bytes. Return the whole text if it has no scheme."""
+    """Return the scheme of a URL, such as `s3`, or the whole text if it has none. In a chained URL
+    (`zip://a.csv::s3://...`) it is the scheme of the last link, which holds the bytes."""
     return url.rpartition(_CHAIN)[2].partition("://")[0]
 
 
@@ -117,8 +115,8 @@ def _announce_variables(url: str) -> None:
 
 @contextmanager
 def as_source_error(what: str, path: str) -> Iterator[None]:
-    """Convert every exception raised in the `with` block into a SourceError "cannot `what` `path`: reason", such as
-    `open` or `look at`. Each cloud client has exceptions of its own."""
+    """Convert every exception raised in the `with` block into a SourceError "cannot `what` `path`: reason". `what`: a
+    verb, such as `open`. All exceptions are converted because each cloud client has its own."""
     try:
         yield
     except SourceError:
@@ -128,13 +126,13 @@ def as_source_error(what: str, path: str) -> Iterator[None]:
 
 
 def unreadable(what: str, path: str, error: Exception) -> SourceError:
-    """Return the SourceError "cannot `what` `path`: reason", for a file that cannot be read. `what`: a verb, such as
+    """Return the SourceError "cannot `what` `path`: reason" for a file that cannot be read. `what`: a verb, such as
     `open`."""
     return SourceError("unreadable", f"cannot {what} {format_path(path)}: {reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Return every file that the paths and globs name, in the order of `paths`; the files of a glob are sorted by name.
+    """Return every file that the paths and globs name, in the order of `paths`. The files of a glob are sorted by name.
     Raises SourceError."""
     return [file for path in paths for file in _expand_one(path)]
 
@@ -157,10 +155,10 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a path is a file; if so, store its size and tag (`remote.note`).
+    """Return whether a path is a file. If it is, store its size and tag (`remote.note`).
 
     `system`: fsspec's file system. `url`, `path`: the file as a URL, and its path in that system. `listed`: fsspec's
-    info from a listing; if it has a size, no request is sent. Raises RemoteError if the request fails; fsspec's
+    info from a listing; if it has a size, no request is sent. Raises RemoteError if the request fails, where fsspec's
     `isfile` would return False."""
     try:
         is_listed = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
@@ -177,9 +175,8 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return `url` with its own path replaced by `file`, a path or URL in the same file system. If `url`
-    is a chain (`simplecache::s3://...`), its other links are not changed.
-    """
+    """Return the URL of `file`, which is a path or URL in the same file system as `url`. If `url` is a chain
+    (`simplecache::s3://...`), the other links of the chain are kept."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
@@ -227,7 +224,7 @@ def _list_names(names: list[str]) -> str:
 
 
 def format_path(path: str) -> str:
-    """Return the path as a message shows it: relative if it is below the working directory, without passwords."""
+    """Return the path as a message shows it: without passwords, and relative if it is below the working directory."""
     links, _, last = path.rpartition(_CHAIN)
     local = local_path(last)
     if local is None or not os.path.isabs(local):

@@ -45,10 +45,9 @@ Fetch = Callable[[int, int], bytes]
 
 
 class Ranges:
-    """Remote file of `size` bytes, read by range through the cache. `name`: values that identify the
-    content of the file; the names of its cache entries are hashes of them. `fetch(start, stop)`
-    requests bytes from the server. Thread-safe.
-    """
+    """Remote file of `size` bytes, whose byte ranges are read through the cache. `name`: values that identify the
+    content of the file; the names of its cache entries are hashes of them. `fetch(start, stop)`: function that requests
+    bytes from the server. Thread-safe."""
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -77,9 +76,7 @@ class Ranges:
         return b"".join(found)[start - begin : stop - begin]
 
     def _keep_whole(self) -> None:
-        """Write the whole file to the cache, so that it need not be requested again. Used if the server
-        ignored the range of a request and sent the whole file.
-        """
+        """Write the whole file to the cache, because the server ignored the range of a request and sent all bytes."""
         for segment in range(-(-self._num_grains // _OF_SEGMENT)):
             begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
             with self._lock_segments({segment}) as handles:
@@ -100,9 +97,10 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return numbers of further grains to request together with the `missing` ones (read-ahead); [] if reads are
-        not sequential. `last`: end (exclusive) of the grains that were asked for. `handles`: descriptors of the
-        segments that this process has locked; only missing grains of the same locked segment are returned."""
+        """Return the numbers of further grains to request together with the grains `missing` (read-ahead). Return [] if
+        reads are not sequential. `last`: end (exclusive) of the grains that were asked for. `handles`: descriptors of
+        the segments that this process has locked. Only missing grains of the last grain's segment are returned, if it
+        is locked."""
         if not missing:
             return []
         least, most = _AHEAD
@@ -134,7 +132,8 @@ class Ranges:
         return found
 
     def _read_kept(self, first: int, last: int) -> dict[int, bytes]:
-        """Return the grains from `first` to `last` (exclusive) that are in the cache and undamaged: number -> bytes."""
+        """Return a dict from number to bytes for the grains from `first` to `last` (exclusive) that are undamaged in
+        the cache."""
         found: dict[int, bytes] = {}
         for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
             place = self._place(segment)
@@ -166,8 +165,8 @@ class Ranges:
 
     @contextmanager
     def _lock_segments(self, segments: set[int]) -> Iterator[dict[int, int]]:
-        """Lock segments during the `with` block. Yield {number of a segment: its file descriptor}, without segments
-        that another process keeps locked or that cannot be written."""
+        """Lock segments during the `with` block. Yield a dict from the number of a segment to its file descriptor. It
+        lacks segments that another process keeps locked or that cannot be written."""
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
         with ExitStack() as stack:
@@ -232,15 +231,15 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of the open segment file `handle`: two numbers for each grain, its slot + 1 (0: missing) and its
-    checksum."""
+    """Return the head of the open segment file `handle`. It has two numbers for each grain: its slot + 1 (0: missing)
+    and its checksum."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Append grains to the open segment file `handle`, and write its head. `grains`: their numbers; `content`: {number:
-    bytes}. Raises OSError."""
+    """Append grains to the open segment file `handle`, and write its head. `grains`: their numbers. `content`: a dict
+    from number to bytes. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)
@@ -268,8 +267,8 @@ _asked: dict[str, float] = {}  # time of the last check
 
 
 def ranges_of(path: str) -> Ranges | None:
-    """Return the cached ranges of a remote file; None if no size was stored for it (`remote.note`), its server has no
-    ranges or no tag, or the cache is off."""
+    """Return the cached ranges of a remote file. Return None if they cannot be cached: no size was stored for the file
+    (`remote.note`), its server supports no ranges or reports no tag, or the cache is off."""
     info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None
@@ -283,7 +282,8 @@ def ranges_of(path: str) -> Ranges | None:
 
 
 def open_ranges(path: str) -> RangeFile | None:
-    """Return a remote file as a new file object that reads through the cache; None where `ranges_of` returns None."""
+    """Return a new file object that reads a remote file through the cache. Return None where `ranges_of` returns
+    None."""
     info = find_info(path)
     return None if info is None or ranges_of(path) is None else RangeFile(_make_ranges(path, info))
 

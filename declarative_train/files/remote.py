@@ -1,7 +1,6 @@
-"""Reads over a network: temporary failures are retried, other failures raise an OSError without secrets in its text.
+"""Reads over a network. Temporary failures are retried. Other failures raise an OSError without secrets in its text.
 
-Each cloud client has exceptions of its own; some also retry on their own.
-"""
+Each cloud client has exceptions of its own; some also retry on their own."""
 
 from __future__ import annotations
 
@@ -26,8 +25,9 @@ T = TypeVar("T")
 
 
 class FileInfo(NamedTuple):
-    """Facts that a file system reported about a file: size, a date or tag that changes with its content ("": none),
-    whether its server supports ranges, and the time of the report (`time.monotonic`)."""
+    """Facts that a file system reported about a file. `size`: in bytes. `tag`: date or tag that changes with the
+    content, "" if there is none. `in_parts`: whether its server supports ranges. `at`: time of the report
+    (`time.monotonic`)."""
 
     size: int
     tag: str
@@ -36,7 +36,7 @@ class FileInfo(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> FileInfo | None:
-        """Return the FileInfo for fsspec's `info` of a file; None if it has no size."""
+        """Return the FileInfo for fsspec's `info` of a file. Return None if the info has no size."""
         if info.get("size") is None:
             return None
         tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
@@ -68,7 +68,7 @@ class RemoteError(OSError):
 
 
 def retry(call: Callable[[], T]) -> T:
-    """Call a function again after temporary failures, and return its result. Raises RemoteError, and
+    """Return the result of `call`, which is called again after temporary failures. Raises RemoteError, and
     FileNotFoundError."""
     begun, pause_s = time.monotonic(), FIRST_PAUSE_S
     for number in range(1, TRIES + 1):
@@ -90,8 +90,8 @@ def retry(call: Callable[[], T]) -> T:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return the original exception behind `error`, or `error` itself: fsspec raises FileNotFoundError for every
-    failure of an HTTP server."""
+    """Return the original exception behind `error`, or `error` itself if there is none. fsspec hides it because it
+    raises FileNotFoundError for every failure of an HTTP server."""
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 
@@ -105,7 +105,7 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def is_of_network(error: BaseException | None) -> bool:
-    """Return whether an exception was raised by the network or by a file system. False for None."""
+    """Return whether an exception was raised by the network or by a file system. Return False for None."""
     cause = None if error is None else _cause_of(error)
     return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
 
@@ -123,8 +123,7 @@ def http_options() -> dict[str, Any]:
     """Return options for fsspec's HTTP client.
 
     They limit the time in which a server sends nothing; aiohttp's own limit is 300 s for a whole answer of any size.
-    They also forbid redirects to another server.
-    """
+    They also forbid redirects to another server."""
     from aiohttp import ClientTimeout
 
     wait = ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)

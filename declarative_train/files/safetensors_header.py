@@ -32,8 +32,8 @@ def read_header(path: str) -> Header:
 
 
 def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, TensorPlace]:
-    """Return the `TensorPlace` of each tensor of a file of `size` bytes, by name. `read(start, end)` returns bytes of
-    the file. Raises ValueError, and the exceptions of `read`."""
+    """Return a dict from the name of each tensor of a file to its `TensorPlace`. `size`: size of the file in bytes.
+    `read(start, end)`: function that returns bytes of the file. Raises ValueError, and the exceptions of `read`."""
     items, begin = _items(read, size)
     found = {}
     for name, (shape, dtype, (first, last)) in items.items():
@@ -55,10 +55,9 @@ def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
 def _items(
     read: Callable[[int, int], bytes], whole: int
 ) -> tuple[dict[str, tuple[tuple[int, ...], str, tuple[int, int]]], int]:
-    """Read the header of a file. Return {name of a tensor: (shape, dtype, (begin, end))}, and the position
-    in the file from which `begin` and `end` count. `read(start, end)` returns bytes; `whole`: size of
-    the file in bytes. Raises ValueError.
-    """
+    """Return a dict from the name of each tensor in the header to (shape, dtype, (begin, end)), and the position in the
+    file from which `begin` and `end` count. `read(start, end)`: function that returns bytes of the file. `whole`: size
+    of the file in bytes. Raises ValueError."""
     size = int.from_bytes(read(0, 8), "little")
     if not 2 <= size <= min(_MOST_BYTES, whole):
         raise ValueError("it is not a safetensors file")

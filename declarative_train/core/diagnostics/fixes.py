@@ -1,9 +1,8 @@
-"""Fixes: apply the edits of diagnostics to the text of recipes, and show the difference. The rest of the text keeps
-every byte.
+"""Application of fixes: make the edits of diagnostics in the text of recipes, and show the difference. All other bytes
+of the text are kept.
 
-The edits of one diagnostic are made together or not at all. If edits overlap, the first one in the text is made; the
-others are made after the edited text was checked again.
-"""
+The edits of one diagnostic are made together or not at all. If edits overlap, only the first one in the text is made.
+The others can be made after the edited text was checked again."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MOST_PASSES = 100  # a fix may uncover the next mistake
 
 @dataclass(frozen=True, slots=True)
 class FixResult:
-    """Result of fixes. `texts`: {path: new text} of the edited files. `fixed`: the diagnostics whose edits were
+    """Result of fixes. `texts`: the new text of each edited file, by path. `fixed`: the diagnostics whose edits were
     made."""
 
     texts: Mapping[str, str]
@@ -41,8 +40,7 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether two different edits overlap or touch, so that the result depends on which one is made
-        first."""
+        """Return whether two different edits overlap or touch, so that the result depends on their order."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
@@ -51,11 +49,10 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics without the fixes that do not match the source text.
+    """Return the diagnostics, without the fixes whose word is not in the source text.
 
-    If a fix replaces a word, its span becomes the span of that word. If the text has another word at that position,
-    all fixes of the diagnostic are removed.
-    """
+    If a fix replaces a word, its span becomes the span of that word. If the text has another word at that position, all
+    fixes of the diagnostic are removed."""
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 
@@ -83,11 +80,11 @@ def _locate_word(fix: Fix, lines: Lines | None) -> Fix | None:
 
 
 def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> FixResult:
-    """Make the edits of the diagnostics' safe fixes in the texts; with `unsafe`, the edits of all fixes.
+    """Make the edits of the safe fixes in the texts, and return the edited texts. `unsafe`: make those of the other
+    fixes too.
 
-    `texts`: {path: text}, with the line breaks of the file. A fix is not made if `texts` does not have its path: the
-    path is an option, or a file that was not read.
-    """
+    `texts`: a dict from path to text, with the line breaks of the file. A fix is not made if its path is not in
+    `texts`, because it is in an option or in a file that was not read."""
     lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
     made: dict[str, list[_Edit]] = {}
     fixed: list[Diagnostic] = []
@@ -111,12 +108,11 @@ def fix_until_stable(
     *,
     unsafe: bool = False,
 ) -> FixResult:
-    """Apply fixes and check the result with `lint`; repeat this until no fix is left. `lint`: function ({path: text})
-    -> diagnostics. `unsafe`: also apply fixes that are not safe.
+    """Apply fixes and check the edited texts with `lint`, until no fix is left. `lint`: function that takes a dict from
+    path to text and returns diagnostics. `unsafe`: also apply fixes that are not safe.
 
-    Edits are undone if their diagnostic remains, or if the text can no longer be read. The last call of `lint` is for
-    the returned texts.
-    """
+    An edit is undone if its diagnostic remains, or if the text can no longer be read. The last call of `lint` is for
+    the returned texts."""
     texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
     before, hopeless, alone = dict(texts), set[_Key](), False
     for _ in range(MOST_PASSES):
@@ -144,7 +140,7 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
     """Return whether edits did harm: a diagnostic of `fixed` is as frequent in `after` as in `before`, or there are
-    more YAML errors (codes Y) than before, unless a YAML error was to be fixed."""
+    more YAML errors (codes Y) than before although none was to be fixed."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

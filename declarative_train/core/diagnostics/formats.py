@@ -57,7 +57,7 @@ def _place(span: Span) -> dict[str, object]:
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
-    """Return diagnostics as GitHub workflow commands; GitHub shows them at the lines of a pull request.
+    """Return diagnostics as GitHub workflow commands, which GitHub shows at the lines of a pull request.
     https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands"""
     lines = []
     for diagnostic in diagnostics:
@@ -83,8 +83,8 @@ def _escape(text: str, also: str = "") -> str:
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
     """Return diagnostics as JUnit XML with one suite for each file. `texts`: the text of each checked file by path.
 
-    An error is a failed case. A warning is a skipped case, because a failure would stop a CI job that `dtrain lint`
-    lets pass. A file without diagnostics is a passed case."""
+    An error is a failed case. A warning is a skipped case, because a failure would stop a CI job, and `dtrain lint`
+    succeeds with warnings. A file without diagnostics is a passed case."""
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
     for diagnostic in diagnostics:
         by_path.setdefault(diagnostic.span.path, []).append(diagnostic)

@@ -1,9 +1,8 @@
 r"""Lines of a text: conversion between character offsets and line and column, as an editor counts them.
 
-Lines end at `\n`, `\r\n` or `\r`. The other breaks of `str.splitlines` and YAML 1.1 (form feed, NEL, line separator) do
-not end a line. Lines and columns count from 1, in characters. Byte order marks at the start belong to the text, so that
-it can be written back unchanged, but have no column.
-"""
+Lines end at `\n`, `\r\n` or `\r`. Other line breaks of `str.splitlines` and YAML 1.1 (form feed, NEL, line separator)
+do not end a line here. Lines and columns count from 1, in characters. Byte order marks at the start are part of the
+text, so that it can be written back unchanged, but they are not counted as columns."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _BREAK = re.compile(r"\r\n|\n|\r")
 
 
 def num_marks(text: str) -> int:
-    """Return the number of byte order marks at the start of a text. Files that were joined or saved twice have
+    """Return the number of byte order marks at the start of a text. A file that was joined or saved twice has
     several."""
     return len(text) - len(text.lstrip(BYTE_ORDER_MARK))
 
@@ -47,8 +46,8 @@ class Lines:
         return Span(self.path, line, column, end_line, end_column)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column: the inverse of `place`. For a position outside the text, return the
-        nearest offset."""
+        """Return the offset of a line and column, as the inverse of `place`. For a position outside the text, return
+        the nearest offset."""
         if line < 1:
             return self.starts[0]
         if line > len(self.starts):
@@ -57,7 +56,7 @@ class Lines:
         return min(start + max(column - 1, 0), start + len(self.line(line)))
 
     def line(self, number: int) -> str:
-        """Return the text of line `number` without its line break; "" if the text has fewer lines."""
+        """Return the text of line `number` without its line break, or "" if the text has fewer lines."""
         if not 1 <= number <= len(self.starts):
             return ""
         end = self.starts[number] if number < len(self.starts) else len(self.text)

@@ -1,5 +1,5 @@
-"""Renderer of diagnostics: select the codes to show (`--select`, `--ignore`), sort them by position, and write one
-format."""
+"""Renderer of diagnostics: it selects codes (`--select`, `--ignore`), sorts by position, and writes one of several
+formats."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only follow from another one: if a value could not be read, its
-    diagnostic is kept, and other diagnostics at the same position are removed."""
+    """Return the diagnostics without those that only follow from another one. If a value could not be read, only the
+    diagnostic that says so is kept at its position."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:
@@ -40,8 +40,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether the span of a diagnostic is on one line and contains one of the spans `broken`, which belong to
-    values that could not be read."""
+    """Return whether the span of a diagnostic is on one line and contains one of the spans `broken`, which are the
+    positions of values that could not be read."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
@@ -54,8 +54,8 @@ def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
 
 
 class Selection(NamedTuple):
-    """Prefixes of the codes to show (`selected`; empty: all) and to hide (`ignored`). The longest prefix that matches a
-    code decides; of two equally long ones, `ignored` wins."""
+    """Prefixes of the codes to show (`selected`; empty: all) and to hide (`ignored`). The longest prefix of a code
+    decides. If two are equally long, the code is hidden."""
 
     selected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -97,9 +97,8 @@ def render(
 ) -> str:
     """Return the diagnostics, sorted by position, as text in `format`.
 
-    `texts`: {path: source text}, with the paths that spans have. A file that is not among them is read from the disk;
-    the source text of an option is the option (`--set a=1`). `rules`: manual pages of the codes, for SARIF.
-    """
+    `texts`: a dict from path, as in spans, to source text. Other files are read from the disk. The source text of an
+    option is the option itself (`--set a=1`). `rules`: manual pages of the codes, for SARIF."""
     arranged = [_mask_diagnostic(diagnostic) for diagnostic in arrange(diagnostics)]
     if format == "full":
         return text.full(arranged, _Sources(texts), color=color)

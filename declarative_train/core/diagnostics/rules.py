@@ -50,12 +50,11 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """Return the manual pages of all packages, by code.
+    """Return the manual pages of all packages, by code. `tables`: a dict from the folder `checks` of a package to its
+    table RULES, which maps a code to `module.function` or `module`.
 
-    `tables`: {folder `checks` of a package: its table RULES}; a table is {code: `module.function` or `module`}. Raises
-    ValueError, a mistake in dtrain, if a page does not have the form that this module's docstring describes, or if a
-    code is in two tables.
-    """
+    Raises ValueError, which means a mistake in dtrain, if a page does not have the form that this module's docstring
+    describes, or if a code is in two tables."""
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():
         trees: dict[str, ast.Module] = {}
@@ -86,9 +85,9 @@ def find_table(folder: Path) -> dict[str, str]:
 
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
-    """Return the manual page that is the docstring of `function` in the parsed module `tree`, or of the module itself
-    if `function` is "". `path`: the module's file. Raises ValueError if the docstring does not have the form of a
-    page."""
+    """Return the manual page of a code: the docstring of `function` in the parsed module `tree`, or of the module
+    itself if `function` is "". `path`: the module's file. Raises ValueError if the docstring does not have the form of
+    a page."""
     documented: ast.Module | ast.FunctionDef = tree
     if function:
         documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
@@ -124,5 +123,6 @@ def _expand_diff(page: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return the example after the word `Bad:` or `Good:`: the indented lines below it, or the rest of its line."""
+    """Return the example after the word `Bad:` or `Good:`, which is the rest of its line or the indented lines below
+    it."""
     return dedent(text.lstrip("\n")).strip("\n") + "\n" if text.startswith("\n") else text.strip() + "\n"

@@ -20,8 +20,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
-    """Return a help line: the known name that is most like `name`, and the list of all known names if there are at
-    most `most`. If no name is similar, it lists the first `most` known names."""
+    """Return a help line with the known name that is most like `name`, and with all known names if there are at most
+    `most`. If no name is similar, the line lists the first `most` known names."""
     names = sorted(known)
     close = nearest(name, names)
     listed = ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
@@ -31,9 +31,9 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
 
 
 def hint_on_path(span: Span, path: str) -> str:
-    """Return a help line for `path`, which does not exist. It says to which folder paths are relative and, if the file
-    exists in the working directory or next to the recipe, how to write its path. `span`: the place where the path is
-    written."""
+    """Return a help line for `path`, which does not exist. It says to which folder paths are relative. If the file
+    exists in the working directory or next to the recipe, it also says how to write its path. `span`: position of the
+    path."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
     if not os.path.isfile(span.path):  # a text without a file
@@ -53,12 +53,12 @@ def hint_on_path(span: Span, path: str) -> str:
 def suggest_fix(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:
-    """Return the edit that replaces `name` by the nearest name in `known`; () if none is near.
+    """Return the edit that replaces `name` by the nearest name in `known`, or () if none is near. `taken`: names
+    already in use at this position, which are not suggested.
 
-    `closed`: `known` is the whole vocabulary of the language, so a typing error of one letter has one meaning and the
-    edit is safe. Among names that a user chose the edit is never safe, because another name may be missing. `taken`:
-    names already in use at this position, which are not suggested.
-    """
+    `closed`: `known` is the whole vocabulary of the language. Then a typing error of one letter can have only one
+    meaning, and the edit is safe. An edit to a name that a user chose is never safe, because another name may be
+    missing."""
     names = sorted(known)
     close = nearest(name, names)
     if close is None or close in taken:
@@ -67,12 +67,11 @@ def suggest_fix(
 
 
 def is_slip(name: str, word: str, known: Iterable[str]) -> bool:
-    """Return whether `name` is certainly a typing error for `word`: the same letters in another order, or one letter
-    wrong, and no other known name is as near.
+    """Return whether `name` is certainly a typing error for `word`: it has the same letters in another order, or one
+    wrong letter, and no other known name is as near.
 
     Names with another first letter or other digits, and short words, are never typing errors (`prelu` is not `relu`,
-    `conv1d` is not `conv2d`).
-    """
+    `conv1d` is not `conv2d`)."""
     typed, meant = _letters(name), _letters(word)
     others = [_letters(other) for other in known if other != word]
     if typed == meant:

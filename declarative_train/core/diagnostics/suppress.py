@@ -1,10 +1,9 @@
 """Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they name, and report comments that are wrong.
 
-A comment at the end of a line applies to that line; a comment on its own line applies to the next line that is not a
-comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Only warnings, and diagnostics with the severity
-`needs verification`, can be ignored: a recipe with an error cannot run. A comment is reported as unused only if every
-check whose diagnostics it could hide has run.
-"""
+A comment at the end of a line applies to that line. A comment on its own line applies to the next line that is not a
+comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Errors cannot be ignored, because a recipe with an
+error cannot run; all other diagnostics can. A comment is reported as unused only if every check whose diagnostics it
+could hide has run."""
 
 from __future__ import annotations
 
@@ -39,9 +38,9 @@ def suppress(
 ) -> list[Diagnostic]:
     """Return the diagnostics that no comment hides, and a diagnostic for each comment that hides nothing.
 
-    `texts`: the text of each checked file by path; comments are searched there. `checked`: prefixes of the codes whose
-    checks have run (`dtrain lint --static` leaves some out); None: all. After an error the later checks have not run,
-    so comments are not reported as unused."""
+    `texts`: the text of each checked file by path, in which comments are searched. `checked`: prefixes of the codes
+    whose checks have run (`dtrain lint --static` leaves some out); None: all have run. If there is an error, no comment
+    is reported as unused, because the later checks have not run."""
     found = list(diagnostics)
     left: list[Diagnostic] = []
     comments: dict[str, list[_Comment]] = {}
@@ -107,8 +106,8 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _report_unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """Return the diagnostic for `code`, which `comment` names but which hides nothing. Its fix removes the code, or
-    the whole comment if none of its codes is used. `unused`: all unused codes of the comment."""
+    """Return the diagnostic for a code in a comment that hides no diagnostic. Its fix removes the code, or the whole
+    comment if no code of it is used. `unused`: all unused codes of the comment."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):

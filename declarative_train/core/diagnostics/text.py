@@ -26,8 +26,8 @@ _COLORS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.UNVERIFIED
 
 
 def full(diagnostics: Iterable[Diagnostic], texts: Mapping[str, Lines], *, color: bool) -> str:
-    """Return each diagnostic with its source line and a caret, separated by empty lines. `texts`: source texts by the
-    path in spans. `color`: add ANSI color codes."""
+    """Return each diagnostic with its source line and a caret, separated by empty lines. `texts`: source texts by path.
+    `color`: add ANSI color codes."""
     return "\n".join(_block(diagnostic, texts, color) for diagnostic in diagnostics)
 
 
@@ -67,8 +67,8 @@ def _block(diagnostic: Diagnostic, texts: Mapping[str, Lines], color: bool) -> s
 
 
 def _painter(color: bool) -> Callable[[str, str], str]:
-    """Return a function (text, color) -> text that adds ANSI color codes; with `color` False it returns the text
-    unchanged."""
+    """Return a function that takes a text and a color and returns the text with ANSI color codes. If `color` is False,
+    the function returns the text unchanged."""
     return (lambda code, text: f"\033[{code}m{text}\033[0m") if color else (lambda code, text: text)
 
 
