@@ -1,10 +1,10 @@
-"""Compilation of the model's units (its repeated blocks) by torch's compiler. Equal units share one compiled program.
+"""Compilation of the model's units (its repeated blocks) with torch's compiler. Equal units share one compiled program.
 
-Every block is an `fx.GraphModule` with its own class and `forward`, which the compiler treats as different code: 32
-equal transformer blocks would be compiled 32 times. So if two blocks differ only in the values of tensors, the second
-gets the class of the first; parameters are inputs of the compiled program, and one program serves both. After eight
-programs for one function (`recompile_limit`) torch would run further calls uncompiled, with a line in the log; the
-limit is raised to the number that the units may need."""
+Every block is an `fx.GraphModule` with a class of its own, which the compiler treats as different code: 32 equal
+transformer blocks would be compiled 32 times. So blocks that differ only in the values of tensors get the same class.
+Parameters are inputs of the compiled program, so one program serves all these blocks. After eight programs for one
+function (`recompile_limit`) torch would run further calls uncompiled, with only a line in the log. The limit is raised
+to the number that the units may need."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths: int = 1) -> None:
-    """Compile the modules `units` of the model `module` in place; names of parameters stay the same. The output layer
-    of a loss with `chunks` is not compiled. `num_lengths`: number of length buckets; with several, a program is
-    compiled for each, with fixed shapes."""
+    """Compile the modules `units` of a model in place, without changing names of parameters. The output layer of a loss
+    with `chunks` is not compiled. `num_lengths`: number of length buckets; if there are several, each gets a program
+    with fixed shapes."""
     from torch.compiler import config
 
     for part in module.modules():
@@ -41,24 +41,22 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths:
 
 
 def compile_losses(modules: Iterable[nn.Module]) -> None:
-    """Compile the cross-entropy losses among `modules` in place. Uncompiled, the conversion of scores to float32, their
-    softmax and the backward of both each read and write all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384
-    tokens and 50,304 classes in bf16."""
+    """Compile the cross-entropy losses among `modules` in place. Uncompiled, several operations read and write all
+    scores one after the other: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and 50,304 classes in bf16."""
     for module in losses_to_compile(modules):
         module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
 
 
 def losses_to_compile(modules: Iterable[nn.Module]) -> Iterator[OverClasses]:
-    """Yield the cross-entropy losses among `modules`, except those whose classes are divided over ranks, since they
-    communicate."""
+    """Yield the cross-entropy losses among `modules`. Losses whose classes are divided over ranks are left out, because
+    they communicate."""
     for module in modules:
         if isinstance(module, OverClasses) and isinstance(module.function, CrossEntropyFunction):
             yield module
 
 
 def share_classes(module: nn.Module) -> None:
-    """Give the same class to blocks within `module` that differ only in the values of tensors, innermost blocks
-    first."""
+    """Give one class to all blocks in `module` that differ only in the values of tensors. Inner blocks are first."""
     seen: dict[Hashable, type[fx.GraphModule]] = {}
 
     def visit(part: nn.Module) -> None:
@@ -71,8 +69,8 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _make_class_key(part: fx.GraphModule) -> Hashable:
-    """Return a key that is equal for two blocks if they may share a class. It contains their code, called functions,
-    settings of modules, and the names, shapes and dtypes of tensors."""
+    """Return a key that is equal for two blocks if they may have the same class. It contains their code, called
+    functions, settings of modules, and names, shapes and dtypes of tensors."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

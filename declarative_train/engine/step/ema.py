@@ -16,8 +16,8 @@ from declarative_train.engine.collectives import local_part
 
 
 class Average:
-    """Moving averages of parameters. `tensors`: {name of a parameter: its average}. An average starts at the
-    parameter's value."""
+    """Moving averages of parameters. `tensors`: a dict from the name of each parameter to its average, which starts at
+    the parameter's value."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
@@ -27,9 +27,9 @@ class Average:
 
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
-        """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: a bool tensor on the
-        device; if it is false, the optimizer skipped the step, and the averages do not change. The host does not wait
-        for its value. None: the step was not skipped."""
+        """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: bool tensor on the
+        device, which is false if the optimizer skipped the step; then the averages do not change. None: no step is
+        skipped. The host does not wait for the tensor's value."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:
@@ -55,7 +55,7 @@ class Average:
 
 
 def forget_gathered(model: nn.Module) -> None:
-    """Free the whole parameters that fully_shard keeps after a forward. Call this after shards were changed, because
+    """Free the whole parameters that fully_shard keeps after a forward. Call this after a change of the shards, because
     the whole parameters still have the old values."""
     for part in model.modules():
         reshard: Any = getattr(type(part), "reshard", None)

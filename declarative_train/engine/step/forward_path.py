@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Chunk:
     """Rows of a batch that one forward computes, on the device of the model. `tensors`: fields of these rows, and
     values computed from fields alone, by name. `num_rows`: number of rows without padding. `row_weight`: 0 for rows
-    that are padding; None if all rows are real."""
+    that are padding, otherwise 1; None if there is no padding."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -33,8 +33,8 @@ class Chunk:
 
 
 class ForwardPath:
-    """Path of a batch on a rank. The model is not part of it: methods get the function that runs the model as `call`.
-    `positions`: the ranks of the `context` axis, which divide the positions of each row; None without this axis."""
+    """Path of a batch on a rank. It does not contain the model: methods get a function `call` that runs it.
+    `positions`: ranks of the axis `context`, which divide the positions of each row; None without this axis."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -54,7 +54,7 @@ class ForwardPath:
         self.positions: ContextRanks | None = None
 
     def chunk(self, batch: Batch) -> Chunk:
-        """Copy a batch to the device and compute the values that depend on fields alone. With the `context` axis, keep
+        """Copy a batch to the device and compute the values that depend on fields alone. With the axis `context`, keep
         only the positions of this rank."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
@@ -82,7 +82,7 @@ class ForwardPath:
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model on a chunk by `call`. Return its outputs and the entries of the batch in one dict, by name."""
+        """Run the model on a chunk with `call`. Return its outputs and the chunk's tensors in one dict, by name."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
@@ -91,14 +91,14 @@ class ForwardPath:
         return self.by_name(chunk, outputs)
 
     def by_name(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """Return the model's outputs and the entries of the batch in one dict, by name."""
+        """Return the model's outputs and the chunk's tensors in one dict, by name."""
         values = dict(chunk.tensors)
         values.update(zip(self._outputs, outputs, strict=True))
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return a context manager that switches on torch's autocast in bf16 and fp16 runs; in other runs it does
-        nothing."""
+        """Return a context manager that switches torch's autocast on in bf16 and fp16 runs, and does nothing in
+        others."""
         if self._compute_dtype is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._compute_dtype)

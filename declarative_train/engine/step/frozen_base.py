@@ -1,9 +1,15 @@
-"""Frozen weights of a model with adapters. Checkpoints do not contain these weights: they refer to the files that do.
+"""Frozen weights of a model with adapters. Checkpoints do not contain these weights: they refer to the pretrained
+files.
 
-A reference is an entry of the manifest's list `base`: `weights`, how tensors of the files become parameters; `names`,
-{parameter: its further names if it is tied}; `dtype` of the parameters; `files`, size and SHA-256 of each file (for a
-file of more than `WHOLE_BYTES`: SHA-256 of its header and of a piece from the middle of each tensor); `from_here`, the
-path of the files relative to the checkpoint, so that both can be moved together."""
+A reference is a dict in the manifest's list `base`:
+
+    weights    the entry of `model.weights`, which says how tensors of the files become parameters
+    names      a dict from each parameter to its further names, if it is tied
+    dtype      dtype of the parameters
+    files      size and SHA-256 of each file; of a file of more than `WHOLE_BYTES`, the SHA-256 covers the header and a
+               piece from the middle of each tensor
+    from_here  path of the files relative to the checkpoint, so that both can be moved together
+"""
 
 from __future__ import annotations
 
@@ -35,9 +41,9 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files to which checkpoints refer, as (entry of `model.weights`, {parameter that stays frozen and whose
-    value comes from the file: its further names}); [] if checkpoints contain all parameters. Only `.safetensors` files
-    count; frozen parameters from other files or from earlier runs are saved in the checkpoint."""
+    """Return the files to which checkpoints refer; [] if checkpoints contain all parameters. Each is an entry of
+    `model.weights` with a dict from frozen parameters, whose values come from the file, to their further names. Only
+    `.safetensors` files count; frozen parameters from other files or earlier runs are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -76,8 +82,7 @@ def _is_filled(weights: WeightsPlan, name: str) -> bool:
 
 
 def record_base(plan: Plan) -> list[Record]:
-    """Return the references to files with frozen weights for a checkpoint of this plan. Raises RunFailure if a file is
-    missing."""
+    """Return a checkpoint's references to the files with frozen weights. Raises RunFailure if a file is missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
         {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
@@ -90,8 +95,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return the reference `record` with the path of its files relative to the folder `checkpoint`, if both are on this
-    machine; otherwise `record` unchanged."""
+    """Return the reference `record` with the path of its files relative to the folder `checkpoint`. If one of them is
+    not on this machine, return `record` unchanged."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -99,8 +104,9 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return the reference `record` with the current path of its files: the recorded path, or the path relative to the
-    folder `checkpoint` if both were moved together. Raises CheckpointFailure if the files are missing or changed."""
+    """Return the reference `record` with the path at which its files are now. This is the recorded path, or the path
+    relative to the folder `checkpoint` if both were moved. Raises CheckpointFailure if the files are missing or have
+    changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -126,9 +132,9 @@ def locate_files(record: Record, checkpoint: str) -> Record:
 
 
 def open_base(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters to which a checkpoint refers, by name; values are read from the files when they are needed.
-    `record`: the reference. `checkpoint`: folder of the checkpoint. Raises CheckpointFailure if the files are missing
-    or changed."""
+    """Return the parameters to which a checkpoint refers. Their values are read later, when they are used. `record`:
+    the reference. `checkpoint`: folder of the checkpoint. Raises CheckpointFailure if the files are missing or have
+    changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:
@@ -166,8 +172,8 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:
-    """Return {name of a weights file: its size and checksum} for the file at `path` or, if it is an index, for all its
-    files. Raises RunFailure."""
+    """Return a dict from file name to size and checksum of the weights file at `path`, or of all files of an index.
+    Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

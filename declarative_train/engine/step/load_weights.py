@@ -1,5 +1,5 @@
-"""Initial values from files (`model.weights`), for all parameters or for those of one node. Names in a file are
-relative to the node.
+"""Initial values from files (`model.weights`), for all parameters or for those of one node. Names in the file are then
+relative to this node.
 
 A rank reads only the rows that it needs; of a local file, no other bytes are read."""
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Interface for reading tensors from a file or checkpoint. A tensor is read only when it is needed."""
+    """Interface for reading tensors from a file or checkpoint. A tensor is read only when it is used."""
 
     @property
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors `into`, by name, from the file. `cuts`: for each tensor that the axis `tensor` or `expert`
-        divides, which part this rank has. Of sharded and divided tensors only this rank's part is read."""
+        """Fill the tensors `into`, by name, from the file. `cuts`: by name, which part this rank has of a tensor that
+        the axis `tensor` or `expert` divides. Of sharded and divided tensors only this rank's part is read."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""
@@ -61,22 +61,23 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """File of initial values, opened. `names`: {name of a parameter in the model: name of a tensor in the file}."""
+    """Opened file of initial values. `names`: a dict from parameters of the model to the names of tensors in the
+    file."""
 
     source: WeightSource
     names: Mapping[str, str]
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """Load initial values into the model, from the files of all `plans` in order. `whole` False: `model` is a pipeline
-    stage, and the files may have parameters of other stages. Raises RunFailure."""
+    """Load initial values into the model, from the files of all `plans` in order. If `whole` is False, `model` is a
+    pipeline stage, and the files may have parameters of other stages. Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
-    """Open the files of initial values that `plans` name, and compare names and shapes with the model; no values are
-    read. `whole` False: `model` is a pipeline stage, and the files may have parameters of other stages. Raises
-    RunFailure for the first file that does not fit, with all its names that do not fit in one message."""
+    """Open the files of initial values that `plans` name, and compare names and shapes with the model. No values are
+    read. `whole`: as for `load_weights`. Raises RunFailure for the first file that does not fit; its message has all
+    names that do not fit."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -106,9 +107,9 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open the weights of a published model and compare names and shapes with the model. `plan`: the entry of
-    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole` False:
-    `model` is a pipeline stage, and the file may have parameters of other stages. Raises RunFailure."""
+    """Open the weights of a published model, and compare names and shapes with the model. `plan`: entry of
+    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole`: as for
+    `load_weights`. Raises RunFailure."""
     assert isinstance(source, Tensors)
     source = rename_tensors(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
@@ -146,10 +147,9 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values from `source` into the tensors `into`, by name. `packed`: those of these tensors that are packed
-    weights, which are stored in fewer bits. `cuts`: for each tensor that the axis `tensor` or `expert` divides, which
-    part this rank has. Packed weights are written one after the other, so that only one of them is in float32 at a
-    time."""
+    """Write values from `source` into the tensors `into`, by name. `packed`: those of the tensors that are stored in
+    fewer bits. They are written one after the other, so that only one of them is in float32 at a time. `cuts`: by name,
+    which part this rank has of a tensor that the axis `tensor` or `expert` divides."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -159,8 +159,8 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Yield the names of all parameters of the model that the opened files fill. A tied parameter is yielded under each
-    of its names."""
+    """Yield the names of all parameters of the model that the opened files fill. A tied parameter is yielded under all
+    its names."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -174,9 +174,8 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Source for the tensors of a run's checkpoint, which may have been saved under another layout. `kind`: prefix of
-    the tensors' names in the checkpoint, such as `model/`; `shapes`, `dtypes` and all methods use names without this
-    prefix."""
+    """Tensors of a run's checkpoint, which may have been saved with another layout. `kind`: prefix of the tensors'
+    names in the checkpoint, such as `model/`. `shapes`, `dtypes` and all methods use names without it."""
 
     entry: CheckpointEntry
     shapes: Shapes
@@ -210,8 +209,8 @@ class CheckpointTensors:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWithBase:
-    """Source for the tensors of a checkpoint together with the frozen weights to which the checkpoint refers. These are
-    rounded to the number formats in which the run stored them."""
+    """Tensors of a checkpoint together with the frozen weights to which it refers. The frozen weights are rounded to
+    the number formats in which the run stored them."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -237,16 +236,16 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Open the weights of the model in the checkpoint at `path`. For a parameter that has a moving average, the average
-    is read. Raises RunFailure."""
+    """Open the weights of the model in the checkpoint at `path`. If a parameter has a moving average, this is read
+    instead. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
 def open_source(path: str) -> WeightSource:
-    """Open a `.safetensors` file, an index of several such files, a `.pt` file, or the folder of a checkpoint. Code in
-    these files is never executed. Raises RunFailure."""
+    """Open a `.safetensors` file, an index of several such files, a `.pt` file, or a checkpoint's folder. Code in these
+    files is never executed. Raises RunFailure."""
     if path.endswith((".safetensors", INDEX)):
         return open_tensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
@@ -255,8 +254,8 @@ def open_source(path: str) -> WeightSource:
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file that `torch.save` wrote. Those of a local file in torch's zip format are mapped:
-    they are read from disk when they are used. Raises RunFailure."""
+    """Return the tensors of a file that `torch.save` wrote. If it is local and in torch's zip format, it is mapped, and
+    tensors are read from disk when they are used. Raises RunFailure."""
     import io
     import pickle
 
@@ -283,9 +282,8 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
-    """Open the tensors of a checkpoint whose names begin with `kind`. For the model's own tensors (`model/`), the
-    frozen weights to which the checkpoint refers are opened too. Raises CheckpointFailure if their files were
-    changed."""
+    """Open the tensors of a checkpoint whose names begin with `kind`. For `model/`, also open the frozen weights to
+    which the checkpoint refers. Raises CheckpointFailure if their files have changed."""
     from declarative_train.engine.checkpoints.format import describe_tensors
 
     records = entry.manifest.get("base", []) if kind == "model/" else []
@@ -307,7 +305,7 @@ def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSour
 
 
 def read_storages(entry: CheckpointEntry) -> dict[str, StorageName]:
-    """Return {name of a weight: number format} for the weights that the run of a checkpoint stores in fewer bits.
+    """Return a dict from weight to number format, of the weights that the run of a checkpoint stores in fewer bits.
     Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: built from the plan, updated with each chunk, and read once for each evaluated set or logged
+"""Metrics of a run. They are built from the plan, updated with each chunk, and read once per evaluated set or logging
 step."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Metrics of a plan. With `training` (metrics over training steps), those that are not means over items are left
-    out, because they would need all rows at once."""
+    """Metrics of a plan. `training`: they are computed over training steps; metrics that are not means over items are
+    then left out, because they would need all rows at once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)
@@ -51,14 +51,14 @@ class Metrics:
                 module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
-        """Return values (B, *S) converted to the unit of the target's columns. The conversion is in float64, so that a
-        large offset costs no precision."""
+        """Return values (B, *S) in the unit of the target's columns, for example without normalisation. They are
+        computed in float64, so that a large offset costs no precision."""
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
-        """Return the values of the metrics, by name, over all ranks and over all updates since the last call; then
-        reset the metrics. All ranks must call this. The host waits for the device."""
+        """Return a dict from name to value of the metrics, over all ranks and all updates since the last call, and
+        reset them. All ranks must call this; the host waits for the device."""
         if not self._parts:
             return {}
         computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()

@@ -1,4 +1,4 @@
-"""Model for training: it is built from the plan and gets initial values; parameters are frozen, and its units (the
+"""Model for training. It is built from the plan and gets initial values, some parameters are frozen, and the units (the
 repeated blocks) are prepared.
 
 A unit is first prepared for activation checkpointing, then compiled, then (with fsdp) sharded."""
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 
 class BuiltModel:
-    """Part of the model on a rank.
+    """Part of the model that is on a rank.
 
-    model    module with this rank's parameters under the plan's names
-    roots    modules to call: the model itself, or the stages of a pipeline
-    modules  modules to switch between training and evaluation; in mode `dp`, every replica
-    stages   stages of a pipeline, by number; empty without a pipeline
-    whole    the whole model, from which its structure can be read; in a pipeline it has no values"""
+    `model`    module with this rank's parameters under the plan's names
+    `roots`    modules to call: the model itself, or the stages of a pipeline
+    `modules`  modules to switch between training and evaluation; in mode `dp`, every replica
+    `stages`   stages of a pipeline, by number; empty without a pipeline
+    `whole`    the whole model, which shows the structure; in a pipeline it has no values
+    """
 
     def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
         self.model = model
@@ -52,7 +53,8 @@ class BuiltModel:
 
 
 def whole_model(plan: Plan) -> BuiltModel:
-    """Return the whole model on the meta device, without values. `fill` allocates memory and sets initial values."""
+    """Return the whole model on the meta device, without values. `fill` later allocates memory and sets initial
+    values."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     is_sharded = plan.layout.is_sharded
     model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, is_sharded=is_sharded)
@@ -61,14 +63,15 @@ def whole_model(plan: Plan) -> BuiltModel:
 
 
 def storages_of(plan: Plan) -> dict[str, StorageName]:
-    """Return {weight: number format} for the weights that are stored in fewer bits."""
+    """Return a dict from weight to number format, of the weights that are stored in fewer bits."""
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
 def fill(built: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """Allocate memory for the model on the device and set initial values: random values, which depend on (seed,
-    parameter name), then the values of `model.weights`. `restores`: a checkpoint will set every parameter, so nothing
-    is drawn or read. `alone`: the model is whole, even if the plan's layout divides it. Raises RunFailure."""
+    """Allocate memory for the model on the device and set initial values. They are random numbers that depend on seed
+    and parameter name, or values from the files of `model.weights`. `restores`: a checkpoint will set every parameter,
+    so nothing is drawn or read. `alone`: the model is whole, even if the plan's layout divides it. Raises
+    RunFailure."""
     if alone:
         materialise(built.roots, device)
     else:
@@ -96,13 +99,13 @@ def widen(built: BuiltModel, plan: Plan) -> None:
 
 
 def lay_out(built: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Set the memory format of convolution weights (channels last or not) to the plan's choice for this device."""
+    """Store convolution weights with channels last, if the plan chooses this memory format for the device."""
     if uses_channels_last(plan, device.type):
         lay_out_convolutions(built.model)
 
 
 def allocate(built: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Allocate memory for every tensor of the model on the device; values are undefined."""
+    """Allocate memory for every tensor of the model on the device, without setting values."""
     if not plan.layout.is_sharded:
         materialise(built.roots, device)
         return
@@ -111,9 +114,9 @@ def allocate(built: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Allocate memory for those tensors of the modules `roots` that are on the meta device; values are undefined. A
-    tensor with several names stays one tensor, which torch's `to_empty` would not ensure. `dtype`: new dtype of
-    floating-point tensors; None: their own."""
+    """Allocate memory for the tensors in `roots` that are on the meta device, without setting values. `dtype`: dtype of
+    floating-point tensors; None: unchanged. A tensor with several names stays one tensor, which torch's `to_empty` does
+    not ensure."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -129,8 +132,8 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
 
 
 def build_with_start_values(plan: Plan) -> nn.Module:
-    """Return the whole model with its initial values on the CPU. This is for use outside a run, with a plan of any
-    layout. Raises RunFailure."""
+    """Return the whole model with its initial values on the CPU, for use outside a run. The plan may have any layout.
+    Raises RunFailure."""
     from declarative_train.engine.checkpoints.find import resolve_weights
     from declarative_train.engine.checkpoints.store import damage
 
@@ -140,8 +143,8 @@ def build_with_start_values(plan: Plan) -> nn.Module:
 
 
 def lay_out_convolutions(module: nn.Module) -> None:
-    """Store the weights of 2d convolutions with channels last, so that their outputs get this memory format too. Values
-    and shapes do not change. Models of libraries (transformers, timm) are skipped."""
+    """Store the weights of 2d convolutions with channels last, so that their outputs have this memory format too.
+    Values and shapes do not change. Models of libraries (transformers, timm) are not changed."""
     fixed = inner_parts(module)
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
@@ -149,7 +152,7 @@ def lay_out_convolutions(module: nn.Module) -> None:
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
-    """Set `requires_grad` to False for parameters that the recipe freezes and for those that no loss depends on."""
+    """Set `requires_grad` to False for parameters that the recipe freezes, and for those on which no loss depends."""
     frozen = {item.name for item in parameters if item.frozen}
     idle = {item.name for item in parameters if item.idle}
     named = dict(module.named_parameters())
@@ -163,8 +166,8 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
 
 
 def set_training(module: nn.Module, training: bool) -> None:
-    """Switch a module to training or evaluation. Submodules whose parameters are all frozen by the recipe stay in
-    evaluation, including their dropout and running statistics."""
+    """Switch a module to training or evaluation. Submodules whose parameters are all frozen stay in evaluation, with
+    their dropout and running statistics."""
     module.train(training)
     if training:
         for part in module.modules():
@@ -173,7 +176,7 @@ def set_training(module: nn.Module, training: bool) -> None:
 
 
 def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules that have parameters, all of them frozen. A module inside another one of these is left out."""
+    """Return the outermost modules that have parameters, all of them frozen."""
     parameters = list(module.parameters())
     if not parameters:
         return []
@@ -183,9 +186,9 @@ def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
 
 
 def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
-    """Set up activation checkpointing and compilation of the units of the model `module`, in place; names stay the
-    same. If some layer draws random numbers, a recomputation restores the generators. A recomputed unit that mixes
-    samples of a batch is not compiled, because the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
+    """Set up activation checkpointing and compilation of a model's units, in place and without changing names.
+    `groups`: state of layers that mix samples. A recomputed unit with such layers is not compiled, because the compiler
+    cannot follow `SampleGroups.checkpoint_contexts`."""
     layout, training, draws = plan.layout, plan.training, bool(plan.draws)
     forgetful: list[nn.Module] = []
     if training.compile:
@@ -209,8 +212,8 @@ def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
 
 
 def find_unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules with the names `units` that exist in `module`. `rest`: also return the modules outside all
-    units, so that the list covers the whole model."""
+    """Return the modules named `units`, as far as `module` has them. `rest`: also return the modules outside all units,
+    so that the list covers the whole model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
@@ -238,10 +241,10 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make `unit`, one of the model's repeated blocks, recompute its activations in the backward. `groups`: state of
-    layers that mix samples, which the recomputation restores. `keep`: kinds of results that are kept
-    (`engine/step/selective.py`). `draws`: some layer draws random numbers. `splits`: several calls to autograd run the
-    backward, as in zero-bubble schedules of pipelines."""
+    """Make one unit recompute its activations in the backward. `groups`: state of layers that mix samples, which is
+    restored for the recomputation. `keep`: kinds of results that are not recomputed (`engine/step/selective.py`).
+    `draws`: a layer draws random numbers. `splits`: the backward is run by several calls to autograd, as in zero-bubble
+    pipeline schedules."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

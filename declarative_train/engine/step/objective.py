@@ -1,4 +1,5 @@
-"""Loss terms in a step. From the model's outputs for a chunk, they compute the sum and the count of each term."""
+"""Loss terms in a step. From the model's outputs for a chunk they compute the sum of each term and its number of valid
+items."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Objective:
-    """Loss terms of a plan, L of them, in the plan's order. `modules[i]` computes term i."""
+    """The L loss terms of a plan, in its order. `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs, whole = tensor_specs(plan), _whole_specs(plan)
@@ -46,8 +47,8 @@ class Objective:
         self.items_per_row = None if None in known else tuple(cast(list[float], known))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each of the L loss terms over a chunk, as a scalar with an autograd graph. `values`:
-        everything that losses read, by name. `row_weight`: 0 for rows that are padding; None: all rows are real."""
+        """Return the sum of each loss term over a chunk, as a scalar with an autograd graph. `values`: tensors that
+        losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no padding."""
         sums = (
             module.sum(
                 values[source],
@@ -60,17 +61,17 @@ class Objective:
         return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (number of a loss term, this rank's sum) for each term that computes its loss from groups of samples.
-        The sum is over the samples that remained in an incomplete group at the end of an evaluation."""
+        """Return (index of a loss term, this rank's sum) for each term whose loss is computed from groups of samples.
+        The sum is over the samples that were left in an incomplete group at the end of an evaluation."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return for each of the L loss terms the number of valid items in a chunk (or their total weight), (L,) in
-        float64 on the device. The sum of these over the global batch is the term's divisor. `values`: fields, and
-        values computed from fields alone, by name; outputs of the model are not needed. `row_weight`: 0 for rows that
-        are padding; None: all rows are real. `num_rows`: number of real rows."""
+        """Return the number (or total weight) of valid items of each loss term in a chunk, (L,) in float64 on the
+        device. Summed over the global batch, it is the term's divisor. `values`: fields, and values computed from
+        fields alone, by name; counts never depend on outputs of the model. `row_weight`: as in `sums`. `num_rows`:
+        number of rows without padding."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # a target computed by a node sets no count
@@ -84,9 +85,9 @@ class Objective:
         return torch.stack([count.to(self._device, non_blocking=True) for count in counts]) * self._factors
 
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
-        """Return the losses for the logs: {`loss`: total} and, if there are several terms, `loss/<term>` for each.
-        `per_term`: value of each term; None if no item was valid. Such a term is nan and adds nothing to `loss`; `loss`
-        is nan only if all terms are None."""
+        """Return the losses for the logs: the total as `loss` and, if there are several terms, each as `loss/<term>`.
+        `per_term`: value of each term; None if it had no valid item. Such a term is nan and adds nothing to the total,
+        which is nan only if all terms are None."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
@@ -101,7 +102,8 @@ def mean(total: float, count: float) -> float | None:
 
 
 def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
-    """Return the module of a loss term. `specs`: shape and dtype of its inputs, by name (`tensor_specs`)."""
+    """Return the module of a loss term. `specs`: shape and dtype of the tensors that losses may read
+    (`tensor_specs`)."""
     return LOSSES.read(term.component).build(
         specs[term.input],
         None if term.target is None else specs[term.target],
@@ -110,8 +112,8 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """Return the plan with the graph that ranks run. It differs from the plan's own graph only if a loss has `chunks`:
-    then the last linear layer is computed as part of the loss."""
+    """Return the plan with the graph that ranks run. It has another graph only if a loss has `chunks`: then the last
+    linear layer is computed as a part of the loss."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}
@@ -120,8 +122,9 @@ def as_run(plan: Plan) -> Plan:
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return the shape and dtype on one rank of all tensors that losses and metrics may read, by name: fields, values
-    computed from fields alone, and outputs of the model."""
+    """Return a dict from name to shape and dtype of the tensors that losses and metrics may read. They are fields,
+    values computed from fields alone, and outputs of the model. With the axis `context`, shapes are those on one
+    rank."""
     specs = _whole_specs(plan)
     context = plan.layout.context
     for name in () if context is None else (*context.names, *plan.graph.outputs):
@@ -130,8 +133,7 @@ def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
 
 
 def _whole_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return the same as `tensor_specs`, except that shapes include all positions of a sample, also those on other
-    ranks of the `context` axis."""
+    """Return the dict of `tensor_specs`, but with the shapes of whole samples, as if no `context` axis divided them."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -27,16 +27,16 @@ Rules = Mapping[
 
 @dataclass(slots=True)
 class Group:
-    """Parameter group of a torch optimizer. `base_lr`: its learning rate without the schedule's factor. `live`: the
-    dict of this group in the torch optimizer."""
+    """Parameter group of a torch optimizer. `base_lr`: learning rate without the schedule's factor. `live`: the
+    optimizer's own dict for this group, in which the learning rate is changed."""
 
     base_lr: float
     live: dict[str, Any]
 
 
 class Optimizers:
-    """Optimizers of this rank's parameters, used by the training loop and by checkpoints as if they were one.
-    `parameters`: the parameters that they update, by name."""
+    """Optimizers of this rank's parameters, which are used as if they were one. `parameters`: the parameters that they
+    update, by name."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """Return {name of a parameter group in the logs: its current learning rate} for the groups of the whole model,
-        including those of other pipeline stages."""
+        """Return a dict from the name of each parameter group in the logs to its current learning rate. It has the
+        groups of the whole model, also those of other pipeline stages."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def switch(self, *, trains: bool) -> bool:
-        """Write other values into the parameters, if an optimizer keeps an average of them: the values of training
-        (`trains`), or the average, which evaluations and checkpoints use. Return whether parameters may have
+        """Switch the parameters between values for training (`trains`) and values for evaluations and checkpoints.
+        These differ only for optimizers that keep an average of the parameters. Return whether parameters may have
         changed."""
         if trains == self._trains or not self._averaging:
             return False
@@ -88,8 +88,8 @@ class Optimizers:
             part.step()
 
     def step_if(self, finite: torch.Tensor) -> None:
-        """Update the parameters unless `finite` (a bool tensor) is false. Fused optimizers on CUDA read `finite` on the
-        device; with others, the host waits for its value."""
+        """Update the parameters if `finite`, a bool tensor, is true. Fused optimizers on CUDA read it on the device;
+        for others, the host waits for its value."""
         fused = all(group.get("fused") for part in self._parts for group in part.param_groups)
         if not fused or finite.device.type != "cuda":
             if bool(finite):
@@ -102,7 +102,7 @@ class Optimizers:
             part.step()
 
     def state(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the optimizer state as (parameter, entry of its state such as `exp_avg`, value)."""
+        """Yield (parameter, entry, value) for each entry of the optimizer state, such as `exp_avg`."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
                 pack = getattr(part, "pack_state", None)  # of an optimizer whose state is not plain tensors
@@ -111,8 +111,8 @@ class Optimizers:
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load the optimizer state: {parameter: {entry such as `exp_avg`: value}}. Parameters without an item in
-        `state` start without optimizer state."""
+        """Load the optimizer state. `state`: for each parameter, a dict from entry (such as `exp_avg`) to value.
+        Parameters that are not in `state` start without optimizer state."""
         for part in self._parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -127,10 +127,9 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return the value of one entry of a parameter's optimizer state, as the optimizer expects it. Only the entry
-    `step`, a counter, changes: it becomes a tensor. Like torch's `load_state_dict`, this puts the tensor on the
-    parameter's device if the settings of `group` (`fused`, `capturable`) make the kernel read it there, otherwise on
-    the CPU."""
+    """Return the value of one entry of a parameter's optimizer state as the optimizer expects it. Only the entry
+    `step`, a counter, changes: it becomes a tensor. As in torch's `load_state_dict`, the tensor is on the parameter's
+    device if the kernel reads it there (`fused` or `capturable` in `group`), otherwise on the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -143,8 +142,8 @@ def build_optimizers(
     optimizer: Mapping[str, object],
     named: Mapping[str, nn.Parameter],
 ) -> Optimizers:
-    """Return the optimizers of this rank's parameters `named`. `plans`: how each parameter of the model is updated.
-    `optimizer`: the optimizer in the recipe, for parameters without one of their own."""
+    """Return the optimizers of this rank's parameters, `named`. `plans`: how each parameter of the model is updated.
+    `optimizer`: the recipe's optimizer, which updates the parameters without an optimizer of their own."""
     rules = name_optimizers(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []
@@ -166,10 +165,10 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return {name: (optimizer, {(lr_scale, weight_decay): names of the parameters that it updates})} for the whole
-    model. `optimizer`: the optimizer in the recipe; it comes first. After it come the optimizers that single parameters
-    in `plans` have, in the order of the model. The name is the type of the optimizer, with a number if several have
-    this type. Names and order are the same on every rank and in every mode."""
+    """Return a dict from name to optimizer of the whole model, with the parameters that each updates, grouped by
+    (lr_scale, weight_decay). A name is the type of the optimizer, with a number if several have this type. Names and
+    order are the same on every rank and in every mode. `optimizer`: the recipe's optimizer, which is first; the
+    optimizers of single parameters in `plans` follow."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:
@@ -193,8 +192,8 @@ def _key(fields: Mapping[str, object]) -> str:
 
 
 def base_lrs(rules: Rules) -> dict[str, float]:
-    """Return {name of a parameter group in the logs: its learning rate without the schedule's factor}. If all groups
-    have the same learning rate, return only {`lr`: this learning rate}."""
+    """Return a dict from the name of each parameter group in the logs to its learning rate without the schedule's
+    factor. If all are equal, return only one entry, `lr`."""
     found: dict[str, float] = {}
     for name, (component, by_setting) in rules.items():
         for lr_scale, weight_decay in by_setting:

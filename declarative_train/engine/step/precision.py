@@ -34,8 +34,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return fully_shard's setting of the dtypes in which it gathers parameters and reduces gradients. Inputs are not
-    cast, because no other mode casts them."""
+    """Return fully_shard's setting for the dtypes in which it gathers parameters and reduces gradients. fully_shard
+    does not cast inputs, because no other mode casts them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(
@@ -45,8 +45,8 @@ def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
 
 @contextmanager
 def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
-    """Apply `training.precision.matmul` (`matmul`) to float32 matrix products on a GPU within the `with` block. GPUs
-    without TF32 ignore this setting."""
+    """Apply `training.precision.matmul` to float32 matrix products on a GPU within the `with` block. GPUs without TF32
+    ignore it."""
     if matmul == "highest" or device.type != "cuda":
         yield
         return
@@ -59,16 +59,15 @@ def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """Context in which floating-point parameters of modules are replaced by copies in `dtype`. The parameters are cast
-    once, on entry.
+    """Context in which the floating-point parameters of modules are replaced by copies in `dtype`. They are cast once,
+    on entry. Parameters that fully_shard manages are not cast here.
 
-    Gradients of the copies are in `dtype`; they pass backward through the cast and accumulate in the parameters' own
-    dtype. The backward must run within the context, since a recomputed unit reads its parameters again. Parameters that
-    fully_shard manages are not cast here.
+    Gradients of the copies pass backward through the cast, and accumulate in the parameters' own dtype. The backward
+    must run within the context too, because a recomputed unit reads its parameters again.
 
-    Autograd runs ready nodes in the reverse order of the forward, so the casts, which come first in the forward, would
-    run last. Until then every gradient would be kept in half precision, and DistributedDataParallel would wait for it.
-    So casts get a priority with which they run as soon as possible."""
+    Autograd runs nodes in the reverse order of the forward, so the casts, which come first, would run last. Until then
+    every gradient would also exist in half precision, and DistributedDataParallel would wait. So the casts get a
+    priority with which they run as soon as possible."""
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -99,8 +98,8 @@ class CastParameters:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Replace the parameter `name` of a module by `tensor`. A recurrent module of torch has a second list of its
-    weights, in which the parameter is replaced too."""
+    """Replace the parameter `name` of a module by `tensor`. In a recurrent module of torch, also replace it in the
+    second list of weights that such modules have."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -110,16 +109,15 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which the forwards and backwards of a step, or of an evaluation, must run: in it, the
-    parameters of `modules` are in `dtype`. With `dtype` None, or with `sharded` (fully_shard casts), it does
-    nothing."""
+    """Return the context in which the forwards and backwards of a step or an evaluation must run. In it the parameters
+    of `modules` are in `dtype`. It does nothing if `dtype` is None, or if `sharded`, because then fully_shard casts."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 
 @contextmanager
 def default_dtype(plan: Plan) -> Iterator[None]:
-    """Make float64 torch's default dtype within the `with` block, in fp64 runs only. Expressions of the recipe convert
-    to the default dtype."""
+    """Make float64 torch's default dtype within the `with` block if the run is in fp64. Expressions of the recipe
+    convert to the default dtype."""
     before = torch.get_default_dtype()
     if plan.training.precision == "fp64":
         torch.set_default_dtype(torch.float64)

@@ -1,8 +1,8 @@
-"""Random numbers in training. Before each forward, generators are seeded by (seed, step, data-parallel rank, stage,
-chunk), so that checkpoints need no generator state.
+"""Random numbers in training. Before each forward, the generators are seeded with a hash of (seed, step, data-parallel
+rank, stage, chunk), so that checkpoints need no state of generators.
 
-On the same layout a run draws bitwise the same numbers, whether it was interrupted or not; on another layout it draws
-other numbers from the same distribution. Generators are seeded one by one, which takes a few us; `torch.manual_seed`
+With the same layout a run draws bitwise the same numbers, even if it was interrupted. With another layout it draws
+other numbers from the same distribution. Each generator is seeded directly, which takes a few us; `torch.manual_seed`
 takes 96 us, because it looks for every backend."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MASK = (1 << 64) - 1
 
 
 class Randomness:
-    """Random generators of this rank. `key`: part of the seed, the rank's (data-parallel rank, stage). `needed` False:
-    the model draws no random numbers, so nothing is seeded."""
+    """Random generators of this rank. `key`: this rank's part of the seed, (data-parallel rank, stage). If `needed` is
+    False, the model draws no random numbers, and nothing is seeded."""
 
     def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
         self._key = mix(seed, *key)
@@ -42,8 +42,8 @@ class Randomness:
             self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
-        """Seed the generators before the forward of chunk number `chunk`. `part`: if a chunk needs several forwards on
-        this rank, such as those of two pipeline stages, a different number for each."""
+        """Seed the generators before the forward of a chunk. `chunk`: its number in the step. `part`: number of the
+        forward, if a chunk has several on this rank, such as those of two pipeline stages."""
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))
@@ -51,9 +51,9 @@ class Randomness:
 
 @contextmanager
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
-    """Apply `training.deterministic` (`wanted`) within the `with` block. If it is true, operations without a
-    deterministic kernel raise an error; enter the block before the first matrix product on a GPU, when cuBLAS reads its
-    setting. If it is false, cuDNN tries its kernels for each shape and uses the fastest."""
+    """Apply `training.deterministic` within the `with` block. If `wanted`, operations without a deterministic kernel
+    raise an error. Otherwise cuDNN tries its kernels for each shape and uses the fastest. Enter the block before the
+    first matrix product on a GPU, because cuBLAS reads its setting then."""
     cudnn = torch.backends.cudnn
     if not wanted:
         tried, cudnn.benchmark = cudnn.benchmark, True
@@ -74,7 +74,7 @@ def deterministic_kernels(wanted: bool) -> Iterator[None]:
 
 
 def mix(*words: int) -> int:
-    """Return a 64-bit hash of whole numbers (the finaliser of splitmix64, applied to one number after the other)."""
+    """Return a 64-bit hash of whole numbers. It applies the last step of splitmix64 to one number after the other."""
     state = 0x9E3779B97F4A7C15
     for word in words:
         state = (state ^ word & _MASK) * 0xBF58476D1CE4E5B9 & _MASK
@@ -84,8 +84,8 @@ def mix(*words: int) -> int:
 
 
 def draws(graph: Graph, plugins: tuple[str, ...] = ()) -> bool:
-    """Return whether some layer or expression of the graph draws random numbers in training. `plugins`: files of the
-    plugins that may define layers of the graph."""
+    """Return whether a layer or expression of the graph draws random numbers in training. `plugins`: plugin files,
+    which may define layers of the graph."""
     for node in graph.nodes:
         if node.kind == "layer" and node.component is not None and read_layer(node.component, plugins).is_random:
             return True

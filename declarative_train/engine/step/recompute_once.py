@@ -1,9 +1,9 @@
-"""Activation checkpointing for a backward that is run by several calls to autograd. Zero-bubble schedules of pipelines
-do so: they make one call for the gradients of a stage's inputs, and one for each group of its weights.
+"""Activation checkpointing for a backward that is divided into several calls to autograd. Zero-bubble pipeline
+schedules do this: one call computes the gradients of a stage's inputs, and one call those of each group of its weights.
 
-torch's own checkpoint recomputes a unit in each of these calls, and keeps recomputed tensors that a call did not use: a
-stage of two llama blocks had one forward for each weight, and needed more memory than without checkpointing. Here a
-unit is recomputed once, when the first of its saved tensors is used, and each tensor is freed together with the
+torch's own checkpointing recomputes a unit in each of these calls, and keeps recomputed tensors that a call did not
+use. A stage of two llama blocks had one forward for each weight, and needed more memory than without checkpointing.
+Here a unit is recomputed once, when the first of its saved tensors is used. Each tensor is freed together with the
 autograd graph that refers to it."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class _Saved:
-    """Placeholder for a saved tensor of the autograd graph, whose value is recomputed in the backward."""
+    """Placeholder for a tensor that autograd saved in the forward; its value is recomputed in the backward."""
 
     __slots__ = ("__weakref__", "again", "value")
 
@@ -31,15 +31,15 @@ class _Saved:
 
 
 class _AllRecomputedError(Exception):
-    """Signal that stops a recomputation, because all saved tensors have their values again."""
+    """Exception that ends a recomputation when all saved tensors have been recomputed."""
 
 
 def checkpoint_once(
     forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
 ) -> Any:
-    """Run `forward(*inputs)` without keeping its activations, and recompute them once in the backward. Otherwise this
-    works like `torch.utils.checkpoint.checkpoint`. `draws`: the forward draws random numbers. `contexts`: function that
-    returns the context manager of the forward and that of the recomputation."""
+    """Run `forward(*inputs)` without keeping its activations, and recompute them once in the backward. Apart from this
+    it works like `torch.utils.checkpoint.checkpoint`. `draws`: the forward draws random numbers. `contexts`: function
+    that returns a context manager for the forward and one for the recomputation."""
     saved: list[ref[_Saved]] = []
     of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
     surroundings = _capture_state(inputs, draws=draws)
@@ -85,8 +85,8 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Save the current autocast settings and, if `draws`, the states of the random generators of the devices of
-    `inputs`. Return a function whose result, a context manager, restores them."""
+    """Return a function that makes a context manager in which the current autocast settings apply again. If `draws`,
+    the random generators of the devices of `inputs` also have their current states again."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

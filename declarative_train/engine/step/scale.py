@@ -1,10 +1,11 @@
-"""Scale of the loss: the only place that decides what a gradient is divided by.
+"""Scale of the loss. Only this module decides by which number a gradient is divided.
 
-    loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
+loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
-Here `dp_size` is the number of ranks whose gradients torch averages (1 in the modes `single` and `dp`). The global
-count is the number of valid items in the whole global batch: all ranks, accumulation steps and microbatches. The only
-other factor is that of `LossScale` in fp16; the update divides the gradients by it.
+Here `sum` is a term's sum over the microbatch, and `dp_size` the number of ranks whose gradients torch averages (1 in
+the modes `single` and `dp`). The global count is the number of the term's valid items in the global batch, over all
+ranks, accumulation steps and microbatches. The only other factor is that of `LossScale` in fp16, by which the update
+divides the gradients again.
 
 Counts that depend on values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
 float64, before the first backward. All other counts follow from the number of rows."""
@@ -27,9 +28,9 @@ START = 65536.0
 
 
 class Scale:
-    """Factors by which the loss terms of a run are multiplied; `of` computes them for a step. `dp_size`: number of
-    ranks whose gradients are averaged. `ranks`: the ranks over which valid items are counted. `dtype`: dtype of the
-    factors, float64 in fp64 runs, otherwise float32."""
+    """Factors by which the loss terms of a run are multiplied. `dp_size`: number of ranks whose gradients are averaged.
+    `ranks`: ranks over which valid items are counted. `dtype`: dtype of the factors, float64 in fp64 runs, otherwise
+    float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
@@ -44,8 +45,8 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (factors of the L loss terms, as scalar tensors; global counts of the L terms) for a step. `chunks`:
-        this rank's rows. `num_rows`: number of rows of the global batch without padding."""
+        """Return for one step the factors of the loss terms, as scalar tensors, and the global counts of the terms.
+        `chunks`: this rank's rows. `num_rows`: number of rows of the global batch, without padding."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)
@@ -73,18 +74,18 @@ class Scale:
 
 
 class LossScale:
-    """Loss scale for fp16: a factor of the loss that keeps small gradients above the smallest number of half precision.
+    """Loss scale for fp16: a factor of the loss, so that small gradients do not become 0 in half precision.
 
-    This works like torch's GradScaler with two differences. The factor stays on the device. And the global gradient
-    norm, which is the same on all ranks, decides whether a step was finite, so that all ranks skip the same steps."""
+    It works like torch's GradScaler, with two differences. The factor stays on the device. Whether a step was finite is
+    decided by the global gradient norm, which is equal on all ranks, so that all ranks skip the same steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.tensor(START, device=device)
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, finite: torch.Tensor) -> None:
-        """Halve the factor if the step was not finite; double it after 2000 finite steps in a row. `finite`: a bool
-        tensor."""
+        """Halve the factor if the step was not finite; double it after 2000 finite steps in a row. `finite`: scalar
+        bool tensor."""
         good = torch.where(finite, self._good_steps + 1, 0.0)
         grows = good >= GROWTH_STEPS
         growth = torch.where(grows, 2.0, 1.0)
@@ -92,7 +93,7 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """Return the state for a checkpoint. The host waits for the device to finish."""
+        """Return the state for a checkpoint. The host waits for the device."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:

@@ -1,9 +1,9 @@
-"""Selective activation checkpointing: results that are slow to recompute are kept, and all others are recomputed in the
+"""Selective activation checkpointing: results that are slow to recompute are kept, all others are recomputed in the
 backward.
 
-By default these results are kept: those of attention, and those of every second matrix product or convolution,
-beginning with the first. Recomputing the other products and convolutions costs about as much as recomputing everything
-else. torchtitan's option "op" does the same."""
+By default the kept results are those of attention, and those of every second matrix product or convolution, beginning
+with the first. Recomputing the other products and convolutions costs about as much as recomputing everything else.
+torchtitan's option "op" does the same."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Policy for torch's selective checkpointing: for each operation, it says whether the result is kept or recomputed.
-    `keep`: the values of `training.activation_checkpointing.keep`. Matrix products are counted separately in the
-    forward and in its recomputation, so that both keep the same ones."""
+    """Policy for torch's selective checkpointing, which says for each operation whether the result is kept or
+    recomputed. `keep`: kinds of results, as in `training.activation_checkpointing.keep`. Matrix products are counted
+    both in the forward and in the recomputation, so that both keep the same ones."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()
@@ -55,9 +55,9 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return the context managers of the forward and of the recomputation, for the argument `context_fn` of
-    `torch.utils.checkpoint.checkpoint`. `keep`: kinds of results that are kept. `others`: function that returns two
-    further context managers, which are entered too."""
+    """Return two context managers, for the forward and for the recomputation, as `context_fn` of
+    `torch.utils.checkpoint.checkpoint` must. `keep`: kinds of results that are kept. `others`: function that returns
+    two more context managers, which are entered too."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

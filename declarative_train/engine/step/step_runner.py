@@ -29,8 +29,8 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Runner of the forward and backward of a chunk on this rank. It has what all modes of parallelism need for this:
-    the path of a batch, losses, training metrics, scales and random numbers."""
+    """Runner of forward and backward of a chunk on this rank. It has what every mode of parallelism needs for this: the
+    path of a batch, losses, training metrics, scales and random numbers."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -61,9 +61,9 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (the factor of each loss term, which is the gradient with which the term's backward starts; the number
-        of valid items of each term in the global batch). `chunks`: this rank's rows. `num_rows`: number of rows of the
-        global batch without padding."""
+        """Return the factor of each loss term, and the number of its valid items in the global batch. The factor is the
+        gradient with which the term's backward starts. `chunks`: this rank's rows. `num_rows`: number of rows of the
+        global batch, without padding."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -74,9 +74,9 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of one chunk, and update the training metrics. `position`: the chunk's index in the
-        step. `factors`: the factor of each loss term. `call`: runs the model. Return the sums of the L loss terms,
-        detached."""
+        """Run forward and backward of one chunk, update the training metrics, and return the detached sums of the loss
+        terms. `position`: index of the chunk in the step. `factors`: factor of each loss term. `call`: function that
+        runs the model."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
@@ -92,17 +92,17 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each of the L loss terms over a chunk, with an autograd graph. `values`: everything that
-        losses read, by name. `row_weight`: 0 for rows that are padding; None: all rows are real. The observer gets the
-        values and the sums."""
+        """Return the sum of each loss term over a chunk, with an autograd graph. `values`: tensors that losses read, by
+        name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no padding. The observer gets
+        values and sums."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
         return sums
 
     def finish(self, finite: torch.Tensor | None) -> None:
-        """Update running statistics (of batch norms) after the optimizer's update. `finite`: a bool tensor, false if
-        the update was skipped; None: it was made."""
+        """Update running statistics (of batch norms) at the end of a step. `finite`: bool tensor, false if the
+        optimizer skipped the step; None if it skips no steps."""
         if self._end_step:
             end_step(self._model, self._counting, finite)
 
@@ -111,8 +111,8 @@ class StepRunner:
         return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Move the values that losses and metrics read to the device on which these are computed (`exact_device`), and
-        return them by name."""
+        """Return the values that losses and metrics read, by name, on the device where these are computed
+        (`exact_device`)."""
         if self._judged is None:
             return values
         return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
@@ -129,10 +129,13 @@ def _find_read_names(plan: Plan) -> set[str]:
 
 
 class RankContext:
-    """Facts about this rank that a step needs. `dp_size`: number of ranks whose gradients are averaged. `key`: part of
-    the seed of random numbers, different on ranks that must draw different numbers. `process_groups`: {number of ranks:
-    process group} for layers that mix samples across this many ranks. `counting`: the ranks over which valid items are
-    counted; None: the data-parallel ranks."""
+    """Facts about this rank that a step needs.
+
+    `dp_size`         number of ranks whose gradients are averaged
+    `key`             part of the seed of random numbers; it differs between ranks that must draw different numbers
+    `process_groups`  a dict from a number of ranks to a process group, for layers that mix samples across so many ranks
+    `counting`        ranks over which valid items are counted; None: the data-parallel ranks
+    """
 
     def __init__(
         self,
@@ -148,14 +151,14 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return over how many ranks the layers and losses that mix samples extend their groups of samples: each number
-    above 1 that occurs, once. For example, (4,) if the batch norms extend over 4 ranks. `model`: the whole model."""
+    """Return the numbers of ranks over which layers and losses mix samples, without 1 and without repetition. For
+    example, (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Run the backward of the sum of `sums` x `factors`; gradients accumulate in the parameters. A term that depends on
-    no trained parameter is left out."""
+    """Run the backward of all loss terms; gradients accumulate in the parameters. `sums`: sum of each term; `factors`:
+    gradient of each sum. A term that depends on no trained parameter is left out."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

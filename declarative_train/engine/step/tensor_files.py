@@ -1,5 +1,5 @@
-"""Tensors of safetensors files. A tensor is read only when it is needed; of a local file, only the needed bytes are
-read."""
+"""Tensors of safetensors files. A tensor is read only when it is used; of a local file, only the bytes that are needed
+are read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _READ_AT_ONCE = 1 << 24  # elements
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the part `first` to `last`
+    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the slice from `first` to `last`
     (exclusive) of a tensor along dimension `dim`: rows with 0, columns with 1. If `first` and `last` are None, it
     returns the whole tensor."""
 
@@ -55,8 +55,8 @@ class Tensors:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
-        """Write this rank's part of the tensor `name` into `target`. `cut`: which part this is. Only rows that contain
-        the part are read, a few at a time."""
+        """Write this rank's part of the tensor `name` into `target`, and read only the rows that contain it, a few at a
+        time. `cut`: which part this is."""
         for values, (row, *columns) in blocks_of(target, cut):
             others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
             at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
@@ -77,9 +77,9 @@ def open_tensors(path: str) -> Tensors:
 
 
 def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors of a file under their names in the model. `tensors`: the map of a published model, which says
-    how the file is unpacked and which names the library spells differently now. `rename`: renamings by the recipe,
-    {name: new name, or None if the tensor is dropped}."""
+    """Return the tensors of a file under their names in the model. `tensors`: map of a published model, which says how
+    the file is unpacked and which names the library spells differently now. `rename`: the recipe's dict from old to new
+    names; None drops a tensor."""
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
@@ -89,8 +89,8 @@ def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str,
 
 
 def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
-    """Return parameters that consist of one or several tensors of a file, by name. `made`: {name of a parameter: its
-    parts, which are stacked by rows}."""
+    """Return parameters that are made of one or several tensors of a file. `made`: a dict from each parameter to its
+    parts, which are stacked by rows."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
@@ -104,10 +104,10 @@ def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Ten
 
 
 def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
-    """Return the tensors of `source`, some of them with additional rows. `grown`: {name: (rows in the source, rows of
-    the result)}. Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings for
-    pretrained language models, 2021. The mean is summed in float64 and rounded to float32, in the same order on every
-    rank."""
+    """Return the tensors of `source`, some of them with more rows. `grown`: a dict from name to the number of rows
+    before and after. Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings
+    for pretrained language models, 2021. It is summed in float64, in the same order on every rank, and rounded to
+    float32."""
     grown = {name: rows for name, rows in grown.items() if name in source.shapes and source.shapes[name][0] == rows[0]}
 
     @cache
@@ -136,7 +136,8 @@ def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors of `source`; those named in `storages` are rounded to their number format, row by row."""
+    """Return the tensors of `source`, some of them rounded to a number format, row by row. `storages`: a dict from
+    their names to the formats."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
@@ -149,8 +150,8 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` (exclusive) of the tensor that consists of `parts`, stacked by rows; None: all
-    rows. Only these rows are read, where possible. `source`: the file with the tensors of the parts."""
+    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter that is made of `parts`, stacked by
+    rows. `source`: tensors of the file. If possible, only these rows are read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
         if part.ones < 0:  # the only row is all of the file's tensor
@@ -168,17 +169,17 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _rows_at(part: PartPlan) -> int:
-    """Return the dimension of the file's tensor along which the rows of a parameter are. `part`: how the tensor becomes
-    rows of the parameter."""
+    """Return the dimension of the file's tensor that becomes the rows of the parameter. `part`: how the tensor is
+    reshaped and transposed."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of the
-    tensor that consists of `parts`, stacked by rows. (part, None, None): all rows of the part. If no part contains such
-    rows, yield an empty range of the last part."""
+    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of a
+    parameter that is made of `parts`. (part, None, None) stands for all rows of a part. If no part contains such rows,
+    yield an empty range of the last part, so that the result has a shape."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
@@ -191,7 +192,7 @@ def _rows_of(
 
 
 def _open_index(path: str) -> Tensors:
-    """Open a model whose weights are in several files, from its index `model.safetensors.index.json`
+    """Open the files of a model from their index `model.safetensors.index.json`
     (https://huggingface.co/docs/safetensors). Raises RunFailure."""
     try:
         files = files_of_index(path, parse_json(read_bytes(path)))

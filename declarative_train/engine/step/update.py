@@ -1,5 +1,5 @@
-"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan and infinite values,
-optimizer step."""
+"""Update of the parameters from accumulated gradients: gradient norm, loss scale, clipping, check for nan and infinite
+values, optimizer step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Update:
     """Update at the end of a step. `global_norm`: function that returns the norm of the whole model's gradients. The
-    norm is the same on every rank, so without another message all ranks clip equally and skip the same steps."""
+    norm is the same on every rank, so all ranks clip equally and skip the same steps, without a further message."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Set the lr, clip the gradients and update the parameters. `lr_factor`: factor of the lr schedule. `measure`:
-        whether the gradient norm is wanted. With `non_finite: skip` or fp16, the update is skipped if a gradient is nan
-        or infinite. Return (gradient norm before clipping, whether it is finite), each None if it was not computed."""
+        """Clip the gradients and update the parameters. Return the gradient norm before clipping and a bool tensor that
+        says whether it is finite; each is None if it was not computed. With `non_finite: skip` or fp16, the update is
+        skipped if it is not finite. `lr_factor`: factor of the lr schedule. `measure`: the norm is wanted for the
+        logs."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):
@@ -66,6 +67,6 @@ class Update:
 
 
 def compute_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of all gradients together. Of DTensors it includes the shards on all ranks."""
+    """Return the 2-norm of all gradients together. For DTensors it includes the shards on all ranks."""
     total: Any = torch.nn.utils.get_total_norm(gradients)
     return total.full_tensor() if hasattr(total, "full_tensor") else total  # type: ignore[no-any-return]

@@ -29,8 +29,8 @@ DEFAULT: Chosen = {"tensorboard": {}}
 
 
 def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
-    """Open the built-in sinks, in the order of the tables: the sinks that every run has, then those `chosen` by the
-    recipe. `quiet`: show no progress in the terminal. Raises OSError if a destination cannot be written."""
+    """Open the built-in sinks of a run and return them: those of every run, then those that the recipe chooses
+    (`chosen`). `quiet`: show no progress in the terminal. Raises OSError if a destination cannot be written."""
     always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
     return (
         *always,
@@ -39,8 +39,8 @@ def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
 
 
 def sink_problems(chosen: Chosen) -> Iterator[str]:
-    """Yield a sentence for each chosen sink that cannot be opened, because a package or a key is missing. None of
-    these packages is imported."""
+    """Yield a sentence for each chosen sink that cannot be opened, because a package or a key is missing. The packages
+    are not imported."""
     for name in SINK_PACKAGES:
         install = extra_for(name) if name in chosen else None
         if install is not None:

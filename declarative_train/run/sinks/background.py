@@ -1,6 +1,6 @@
-"""Base class of sinks that write from a thread, because a server or the import of a library is slow.
+"""Base class of sinks that write from a thread, because a server is slow or a library takes long to import.
 
-The training loop only appends to a queue. `flush` and `close` wait for the thread, at most `WAIT_S`. An error in the
+The training loop only appends to a queue. `flush` and `close` wait for the thread, at most `wait_s`. An error in the
 thread is raised at the next call; the run then continues without the sink."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BackgroundSink(Sink):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Close the connection. It is called last, if anything was sent."""
+        """Close the connection. It is called at the end, but only if `_send` was called before."""
 
     def write(self, event: Event) -> None:
         if not isinstance(event, Progress):
@@ -56,8 +56,7 @@ class BackgroundSink(Sink):
             self._events.append(event)  # without waking the thread, which polls every `every_s`
 
     def flush(self) -> None:
-        """Wait until all queued events are sent, but at most `wait_s` seconds. Events that are left are sent later,
-        unless the process dies."""
+        """Wait until all queued events are sent, but at most `wait_s` seconds. The thread sends the others later."""
         with self._changed:
             self._num_asked += 1
             number = self._num_asked
@@ -110,7 +109,8 @@ class BackgroundSink(Sink):
 
 
 def read_run_id(path: Path) -> dict[str, Any]:
-    """Return the data that `write_run_id` wrote, among them the run's id on a server; {} if there is no such file."""
+    """Return the values that `write_run_id` wrote, among them the id of the run on a server; {} if there is no such
+    file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

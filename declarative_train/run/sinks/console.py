@@ -1,11 +1,12 @@
-"""Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and the end.
+"""Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and how the run
+ended.
 
-The result itself is printed on standard output by the command that started the run (`app/views/result.py`), when
-everything is written.
+The result itself is printed on standard output by the command that started the run (`app/views/result.py`), after all
+events.
 
-Without a terminal the sink prints plain lines; with `quiet`, only warnings. The thread of the training loop draws the
-bar, at most ten times a second, from numbers that are already on the host, so that the bar needs neither a
-synchronisation nor a second thread."""
+Without a terminal the sink prints plain lines; with `quiet`, only warnings. The training loop itself draws the bar, at
+most ten times a second, from numbers that are already on the host. So the bar needs neither a synchronisation nor a
+second thread."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ class ConsoleSink(Sink):
             self._flush()
 
     def flush(self) -> None:
-        """Do nothing: a resumed run does not need what a terminal showed."""
+        """Do nothing, because a resumed run does not need what a terminal showed."""
 
     def close(self) -> None:
         if self._bar is not None:
@@ -151,7 +152,7 @@ class ConsoleSink(Sink):
         bar.refresh()
 
     def _step_line(self, event: StepDone) -> None:
-        """Print a line of progress if there is no progress bar, at most every `PLAIN_LINE_S`."""
+        """Print a line of progress if there is no progress bar, but at most every `PLAIN_LINE_S` seconds."""
         started = self._started
         if self._bar is not None or started is None:
             return
@@ -225,7 +226,7 @@ class ConsoleSink(Sink):
 
 def _brief(text: str) -> str:
     """Return a text in quotation marks, shortened to one line. Control characters, which an untrained model may
-    generate, are escaped."""
+    generate, become JSON escapes."""
     found = ""
     for sign in text:
         shown = sign if sign.isprintable() and sign not in '"\\' else json.dumps(sign)[1:-1]
@@ -236,9 +237,8 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Return a line broken into lines of at most `width` columns; unchanged if `width` is None. Continuation lines are
-    indented. If the line begins with a word and at least two spaces, they begin in the column of the text after
-    these."""
+    """Return a line broken into lines of at most `width` columns; None: unchanged. Continuation lines are indented. In
+    a line such as `word    text`, they begin in the column of the text."""
     if width is None or len(line) <= width:
         return line
     import textwrap
@@ -249,8 +249,8 @@ def wrap(line: str, width: int | None) -> str:
 
 
 def summarize(steps: Collection[StepDone]) -> dict[str, float]:
-    """Return the medians of the measured speed, and the peak of the memory, over these logging steps, under the names
-    of the plan's predictions. A value that was never measured is left out."""
+    """Return the median step time and MFU, and the peak memory, of these logging steps. The keys are those of the
+    plan's predictions: `step_ms`, `mfu`, `memory_gib`. A value that was never measured is left out."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]
@@ -262,7 +262,7 @@ def summarize(steps: Collection[StepDone]) -> dict[str, float]:
 
 
 def format_memory(event: MemoryMeasured) -> str:
-    """Return predicted and measured memory of the rank with the highest peak, as text."""
+    """Return a text with the predicted and the measured memory of the rank with the highest measured peak."""
     rank = max(range(len(event.measured)), key=lambda each: event.measured[each])
     whose = f" on rank {rank}, the maximum of {len(event.measured)}" if len(event.measured) > 1 else ""
     predicted, measured = amount(event.predicted[rank], "B"), amount(event.measured[rank], "B")
@@ -270,8 +270,8 @@ def format_memory(event: MemoryMeasured) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; if the number of values is even, the larger of the two middle ones. (Importing `statistics`
-    takes 10 ms.)"""
+    """Return the median; of an even number of values, the larger of the two middle ones. (Importing `statistics` takes
+    10 ms.)"""
     return sorted(values)[len(values) // 2]
 
 
@@ -300,8 +300,8 @@ def progress_bar(stream: TextIO) -> Bar:
 
 
 def header(names: Sequence[str], width: int | None) -> tuple[list[str], dict[str, int]]:
-    """Return (the lines with the names of the columns, the width of each column). If `width` is too small for the
-    names, the names are broken after each `/`."""
+    """Return the lines with the column names, and a dict from each name to the width of its column. If `width` is too
+    small, names are broken after each `/`."""
     wide = {name: max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7 for name in names}
     if width is None or sum(wide.values()) <= width:
         return ["".join(f"{name:>{wide[name]}}" for name in names)], wide

@@ -1,8 +1,8 @@
-"""Sink that writes `metrics.csv`: a row per logged step and per evaluation. The columns have TensorBoard's names.
+"""Sink that writes `metrics.csv`: one row per logging step and per evaluation. The columns have the names of
+TensorBoard's tags.
 
-The header begins with the columns of training. The first evaluation of a set adds the columns of this set, and the
-file is rewritten. A resumed run removes the rows after the step from which it resumes.
-"""
+The header begins with the columns of training. The first evaluation of a set adds the columns of this set, for which
+the file is rewritten. When a run resumes, rows of later steps are removed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Row = Mapping[str, object]
 
 
 class CsvSink(Sink):
-    """Sink that writes the table at `path`. An undefined metric is written as `nan`; a value that was not measured is
-    empty."""
+    """Sink that writes the table at `path`. A value that is not defined is written as `nan`; a value that was not
+    measured is left empty."""
 
     is_record: ClassVar[bool] = False
 
@@ -67,8 +67,8 @@ class CsvSink(Sink):
         csv.DictWriter(self._stream, self._columns).writerow(row)
 
     def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
-        """Rewrite the file with these columns and the rows up to `last_step`. The new file replaces the old one when it
-        is complete."""
+        """Rewrite the file with these columns and the rows up to `last_step` (None: all). The complete new file
+        replaces the old one."""
         self._stream.close()
         new_path = self._path.with_suffix(".csv.new")
         with new_path.open("w", encoding="utf-8", newline="") as stream:
@@ -90,7 +90,7 @@ def _header(path: Path) -> tuple[str, ...]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of the file, except a last row that is incomplete after a crash."""
+    """Yield the rows of the file. A last row that is incomplete after a crash is left out."""
     with path.open(encoding="utf-8", newline="") as stream:
         lines = csv.reader(stream)
         columns = next(lines, [])

@@ -23,7 +23,7 @@ _PICTURE, _COLUMNS = 120, 4  # side of a sample in pixels, and samples per row
 
 
 def canvas(width: int, height: int, letters: int = _LETTERS) -> tuple[Image, Any, Any]:
-    """Return (empty image, object that draws on it, font). `letters`: size of the font in pixels."""
+    """Return an empty image, an object that draws on it, and a font. `letters`: size of the font in pixels."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (width, height), PAPER)
@@ -41,9 +41,9 @@ def png(image: Image) -> bytes:
 
 
 def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[int]]) -> Image:
-    """Draw a confusion matrix with a title and the `names` of the classes. `table[i][j]`: number of items of class i
-    that were predicted as class j; rows are targets, columns predictions. A cell is darker the larger its share of the
-    row is."""
+    """Return a drawn confusion matrix with a title and the `names` of the classes. `table[i][j]`: number of items of
+    class i that were predicted as class j; rows are targets, columns predictions. A cell is the darker, the larger its
+    share of the row."""
     cell = max(14, min(72, _SIDE // len(table)))
     letters = min(_LETTERS, cell - 2)
     shown = [_short(name, 24) for name in names]
@@ -72,8 +72,8 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
 
 
 def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
-    """Draw the samples that have an image, each with target and prediction below: green if the prediction is right, red
-    otherwise. Return None if no sample has an image."""
+    """Return an image of the samples that have an image, each with target and prediction below it: green if the
+    prediction is right, otherwise red. Return None if no sample has an image."""
     from PIL import Image
 
     shown = [(answer, answer.picture) for answer in answers if answer.picture is not None]
@@ -97,7 +97,7 @@ def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
 
 
 def samples_table(answers: Sequence[SamplePrediction]) -> str:
-    """Return a Markdown table of samples that are not images, with wrong predictions in bold."""
+    """Return a Markdown table of samples without images, in which wrong predictions are bold."""
     rows = ["| sample | target | predicted | probability |", "|---:|---|---|---:|"]
     for each in answers:
         prediction = each.predicted if each.predicted == each.target else f"**{each.predicted}**"

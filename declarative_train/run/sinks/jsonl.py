@@ -1,8 +1,7 @@
-"""Sink that writes JSON lines, one object per event, with the event's name under `event`. `dtrain trace` reads them.
+"""Sink that writes one JSON object per event and line, with the event's name under `event`. `dtrain trace` reads them.
 
 `Progress` and events that exist only to be drawn are left out. A resumed run appends to the file. Its `RunStarted` has
-the step from which it resumes (`first_step`), so that a reader can drop what an earlier session wrote after this step.
-"""
+the step from which it resumes (`first_step`), so that a reader can drop what earlier sessions wrote after this step."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Sink that appends to the file `path`. When `write` returns, the line is in the file, except for steps and
-    epochs. A crash may lose the steps and epochs of the last half second, but none from before the last checkpoint."""
+    """Sink that appends to the file `path`. Steps and epochs are written at most half a second later, all other events
+    at once. So a crash may lose the last steps, but none from before the last checkpoint."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -71,7 +70,7 @@ class JsonlSink(Sink):
             self._stream.close()
 
     def _write(self) -> None:
-        """Write the waiting events. Raises FileNotFoundError if the file was deleted, because its events would be
+        """Write the events that wait. Raises FileNotFoundError if the file was deleted, because the events would be
         lost."""
         if os.fstat(self._stream.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
@@ -82,8 +81,8 @@ class JsonlSink(Sink):
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Return the events of a run as one history: without events of earlier sessions after the step from which a later
-    session resumed, and without a last line that is incomplete after a crash."""
+    """Return the events of a run as one history. If a run resumed from a step, later events of earlier sessions are
+    left out. So is a last line that is incomplete after a crash."""
     found: list[Event] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
@@ -107,7 +106,7 @@ def _line(event: Event) -> dict[str, object]:
 
 
 def _jsonable(value: object) -> object:
-    """Return the value with nan and inf as strings, because JSON does not have them."""
+    """Return the value with nan and inf as strings, because JSON cannot represent them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -29,8 +29,8 @@ _STATES = {"finished": "FINISHED", "early_stop": "FINISHED", "stopped": "KILLED"
 
 
 class MlflowSink(BackgroundSink):
-    """Sink that writes to one MLflow run. `uri`: the server or database; None: MLFLOW_TRACKING_URI, otherwise a
-    database in `folder`. `experiment`: name of the experiment; None: the recipe's name."""
+    """Sink that writes to one MLflow run. `uri`: server or database; None: MLFLOW_TRACKING_URI or, if this is not set,
+    a database in `folder`. `experiment`: name of the experiment; None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -91,7 +91,7 @@ class MlflowSink(BackgroundSink):
             self._client.log_text(self._run_id, text, f"recipe/{name}")
 
     def _exists(self, run_id: str) -> bool:
-        """Return whether the run exists on the server. It may have been deleted there, or the database may be new."""
+        """Return whether the server has this run. It may have been deleted there, or the database may be new."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -102,8 +102,8 @@ class MlflowSink(BackgroundSink):
             raise
 
     def _experiment_id(self, name: str) -> str:
-        """Return the id of the experiment `name`; create the experiment if it does not exist. For a local database,
-        artifacts are put into the same folder; MLflow's default would be the working directory."""
+        """Return the id of the experiment `name`, which is created if it does not exist. Artifacts of a local database
+        go into the folder of the database; MLflow's default would be the working directory."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(name)
@@ -119,8 +119,8 @@ class MlflowSink(BackgroundSink):
         return str(found.experiment_id)
 
     def _params(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log the hyper-parameters. Those that a resumed run has changed become tags, because MLflow refuses to change
-        a parameter."""
+        """Log the hyper-parameters. Those that have changed since an earlier session become tags, because MLflow
+        refuses to change a parameter."""
         from mlflow.entities import Param
 
         there = self._client.get_run(self._run_id).data.params
@@ -138,8 +138,8 @@ def local_store(folder: Path) -> str:
 
 
 def open_client(uri: str) -> Any:
-    """Import MLflow (which takes seconds) and return a client of the server or database at `uri`. Its time-outs are
-    short, unless the user set them."""
+    """Import MLflow, which takes seconds, and return a client of the server or database at `uri`. It waits less long
+    for an answer than by default, unless the user set the time-outs."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
@@ -150,7 +150,7 @@ def open_client(uri: str) -> Any:
 
 
 def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of each file of the recipe, from the plan in the run's folder."""
+    """Yield (name, text) of each file of the recipe, as stored with the plan in the run's folder."""
     try:
         recipe = json.loads((run_dir / "plan.json").read_text("utf-8")).get("recipe", {})
     except (OSError, ValueError):
@@ -160,7 +160,7 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """Return a name in which characters that MLflow does not accept are replaced. It accepts letters, digits,
+    """Return a name without characters that MLflow does not accept, which are replaced. It accepts letters, digits,
     underscores, dashes, periods, spaces and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 

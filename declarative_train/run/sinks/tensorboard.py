@@ -101,10 +101,9 @@ class TensorBoardSink(BackgroundSink):
 
 
 def new_event_file(directory: Path) -> BinaryIO:
-    """Open a new event file whose name sorts after all event files in `directory`, because TensorBoard reads them in
-    the order of their names.
-
-    A time stamp alone is not enough: a run may be resumed within a millisecond, or on a host whose clock is behind."""
+    """Open a new event file whose name sorts after all others in `directory`, because TensorBoard reads files in the
+    order of their names. A time stamp alone is not enough: a run may be resumed within a millisecond, or on a host
+    whose clock is behind."""
     prefix = "events.out.tfevents."
     taken = [path.name.removeprefix(prefix).split(".")[0] for path in directory.glob(f"{prefix}*")]
     stamp = max([time.time_ns() // 10**6, *(int(one) + 1 for one in taken if one.isdecimal())])
@@ -112,7 +111,7 @@ def new_event_file(directory: Path) -> BinaryIO:
 
 
 class EventWriter:
-    """Writer of events to a stream: each event is one or more TensorBoard records."""
+    """Writer of events to a stream. Each event becomes one or more TensorBoard records."""
 
     def __init__(self, stream: BinaryIO) -> None:
         # Deferred: the import of the protocol buffers happens in the thread that writes.
@@ -178,8 +177,8 @@ class EventWriter:
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
-        """Write images of the latest predictions of each set. Unless `all_of_them`, write the images of a set at most
-        every `DRAW_S` seconds, because evaluations may be as frequent as steps."""
+        """Write images of the latest predictions of each set. Because evaluations may be as frequent as steps, a set is
+        drawn at most every `DRAW_S` seconds, except with `all_of_them`."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
             if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
@@ -225,7 +224,7 @@ class EventWriter:
 
 
 def _to_markdown(prompt: str, text: str) -> str:
-    """Return prompt and text as Markdown code blocks, so that their characters are not interpreted as markup."""
+    """Return prompt and text as Markdown code blocks, in which their characters are not interpreted as markup."""
     return "\n\n".join(
         f"{title}\n\n" + "\n".join(f"    {line}" for line in (each or " ").splitlines())
         for title, each in (("prompt", prompt), ("written", text))
@@ -233,8 +232,8 @@ def _to_markdown(prompt: str, text: str) -> str:
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
-    """Return {tag: value} of the peak memory: the largest peak of all ranks and, if there are few ranks, the peak of
-    each."""
+    """Return a dict from tag to value with the largest peak memory of all ranks. If there are few ranks, it also has
+    the peak of each."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
     found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
@@ -260,7 +259,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return a Summary that has `content` as a string tensor under `tag`, for the TensorBoard plugin named `plugin`."""
+    """Return a Summary for a TensorBoard plugin. It has `content` as a string tensor under `tag`."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -272,8 +271,8 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """Return the layout of TensorBoard's custom scalars tab: a chart for each of the predictions `names`, with the
-    predicted and the measured curve."""
+    """Return the layout of TensorBoard's tab for custom scalars. It has a chart for each prediction in `names`, with
+    the predicted and the measured curve."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [
@@ -288,8 +287,8 @@ def comparison(names: Iterable[str]) -> Summary:
 
 
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
-    """Return {tag: value} of the training means of an epoch, without the evaluations, which have curves of their
-    own."""
+    """Return a dict from tag to value with the training means of an epoch. Evaluations are left out, because they have
+    curves of their own."""
     own = "training/"
     return {
         f"training_epoch/{name.removeprefix(own)}": value
@@ -299,7 +298,7 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
 
 
 def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Return (step, time, {tag: value}) of an event. The mapping is {} for events without numbers."""
+    """Return step, time and a dict from tag to value of an event. The dict is {} for events without numbers."""
     match event:
         case StepDone():
             return event.step, event.time_unix_s, step_scalars(event)
@@ -316,7 +315,7 @@ def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:
-    """Return {tag: value} of a logging step."""
+    """Return a dict from tag to value for a logging step."""
     values = {"training/loss": event.loss}
     values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
     values |= {f"training/{name}": value for name, value in event.metrics.items()}
@@ -336,7 +335,7 @@ def step_scalars(event: StepDone) -> dict[str, float]:
 
 
 def session_start(event: RunStarted) -> Summary:
-    """Return the hyper-parameters in the format of TensorBoard's hparams plugin."""
+    """Return the hyper-parameters of a run, for TensorBoard's hparams plugin."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
@@ -350,8 +349,7 @@ def session_start(event: RunStarted) -> Summary:
 
 
 def session_end(event: RunEnded) -> Summary:
-    """Return the status of the run for the hparams plugin. The order of the table's columns is not given here:
-    TensorBoard puts columns that differ between runs first."""
+    """Return the status of a run, for TensorBoard's hparams plugin."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
@@ -363,8 +361,8 @@ def session_end(event: RunEnded) -> Summary:
 
 
 def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str]) -> Summary:
-    """Return the columns of a sweep's table: the settings, each with the values that were tried, and the metrics by
-    tag."""
+    """Return the columns of a sweep's table, for TensorBoard's hparams plugin. `tried`: a dict from each setting to the
+    values that were tried. `metrics`: names of results."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -389,15 +387,15 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
 
 
 def best_values(event: RunEnded) -> dict[str, float]:
-    """Return the best values of a finished run; {} for a stopped run, which may be resumed and improve."""
+    """Return the best values of a finished run. Return {} for a stopped run, because it may be resumed and improve."""
     if event.status not in _FINISHED:
         return {}
     return {name: value for name, value in event.values.items() if name.startswith("best/")}
 
 
 def tag_of(name: str) -> str:
-    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`. So TensorBoard shows
-    it in the group of its set."""
+    """Return the tag of a result: `validation/best_accuracy` for `best/validation/accuracy`, so that TensorBoard shows
+    it with its set. Other names are returned unchanged."""
     if not name.startswith("best/"):
         return name
     _, group, rest = name.split("/", 2)

@@ -1,9 +1,9 @@
-"""Sink for Weights & Biases. Offline, everything is written to `wandb/` in the run's folder, for `wandb sync`.
+"""Sink for Weights & Biases. In the mode `offline` it writes to the folder `wandb/` of the run, from which `wandb sync`
+uploads.
 
 The run's id in W&B is in the file `wandb.json` of the run's folder, so that a resumed run continues the same W&B run.
-`step` is logged as a metric and is the x axis of all other metrics, because W&B's own step cannot decrease. The step
-of a run decreases if the run resumes from an earlier checkpoint.
-"""
+`step` is logged as a metric and is the x axis of all other metrics, because W&B's own step cannot decrease. The step of
+a run decreases if the run resumes from an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WandbSink(BackgroundSink):
 
 
 def has_key() -> bool:
-    """Return whether W&B has an API key, so that it does not ask for one in the terminal."""
+    """Return whether W&B has an API key. Without one it would ask for it in the terminal."""
     import netrc
     from urllib.parse import urlsplit
 
